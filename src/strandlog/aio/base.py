@@ -201,13 +201,13 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         """Change settings (None resets a setting to its default), and increase the number of
         partitions to `partitions` if given."""
         altered = await self._call(self._log.alter_topic, name, config, partitions)
-        self.waiting.wake_all()
+        self.waiting.topics_changed()
         return altered
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
         await self._call(self._log.delete_topic, name)
-        self.waiting.wake_all()
+        self.waiting.topics_changed()
 
     async def delete_records(self, name: str, partition: int, before_offset: int) -> None:
         """Delete the records of a partition below an offset."""

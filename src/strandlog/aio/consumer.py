@@ -438,6 +438,7 @@ class Consumer(AsyncClosable):
         try:
             await self._run(work)
         finally:
+            self._log.waiting.consumer_closed(id(self))
             self._log.waiting.group_changed(self._group)
 
     async def __aexit__(

@@ -10,9 +10,9 @@
                 wait in librdkafka, each in a worker thread; the others look again every 20 ms, or
                 less often if more than 80 consumers wait
 
-A consumer misses no send or group change between looking for records and waiting: `seen` is the
-number that `mark` returned before the consumer looked, and the consumer does not wait if one of its
-topics was written to, or its group changed, after that.
+A consumer misses no change between looking for records and waiting: every change has a number,
+`seen` is the number that `mark` returned before the consumer looked, and the consumer does not wait
+if a change that would have woken it came after that.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ REMOTE_SECONDS_PER_CONSUMER = 0.000_25  # all consumers together look at most 4,
 BLOCKING_STEPS = 4
 BLOCKING_STEP_MS = 50
 ANY_PARTITION = -1
+TOPICS = "topics"  # changes if any topic is altered or deleted
 
 
 class Interest(NamedTuple):
@@ -47,8 +48,10 @@ class Waiting:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._now = 0
-        self._changed: dict[str, int] = {}  # `_now` at the last change, by topic or group
-        self._waiters: dict[str, set[asyncio.Future[None]]] = {}  # by topic, group or consumer
+        # By TOPICS and the names of topics, groups and consumers: `_now` at the last change, and
+        # the consumers that wait for the next one.
+        self._changed: dict[str, int] = {}
+        self._waiters: dict[str, set[asyncio.Future[None]]] = {}
         self._interests: dict[asyncio.Future[None], Interest] = {}
 
     def __len__(self) -> int:
@@ -91,23 +94,28 @@ class Waiting:
     def group_changed(self, group: str | None) -> None:
         """Wake the members of a group."""
         if group is not None:
-            self._note(_of_group(group))
-            for future in self._waiters.get(_of_group(group), ()):
-                _wake(future)
+            self._wake_all(_of_group(group))
 
     def consumer_changed(self, consumer_id: int) -> None:
         """Wake the tasks that poll a consumer, because its positions changed or it is closing."""
-        for future in self._waiters.get(_of_consumer(consumer_id), ()):
+        self._wake_all(_of_consumer(consumer_id))
+
+    def consumer_closed(self, consumer_id: int) -> None:
+        """Forget a consumer, which no task polls any more."""
+        self._changed.pop(_of_consumer(consumer_id), None)
+
+    def topics_changed(self) -> None:
+        """Wake all consumers."""
+        self._wake_all(TOPICS)
+
+    def _wake_all(self, name: str) -> None:
+        self._note(name)
+        for future in self._waiters.get(name, ()):
             _wake(future)
 
     def _note(self, name: str) -> None:
         self._changed[name] = self._now
         self._now += 1
-
-    def wake_all(self) -> None:
-        """Wake all consumers, because the topics have changed."""
-        for future in self._interests:
-            _wake(future)
 
 
 def _of_topic(topic: str) -> str:
@@ -124,7 +132,7 @@ def _of_consumer(consumer_id: int) -> str:
 
 def _names(interest: Interest) -> set[str]:
     names = {_of_topic(tp.topic) for tp in interest.partitions}
-    names.add(_of_consumer(interest.consumer_id))
+    names |= {TOPICS, _of_consumer(interest.consumer_id)}
     if interest.group is not None:
         names.add(_of_group(interest.group))
     return names

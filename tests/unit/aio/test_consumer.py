@@ -7,13 +7,16 @@ import contextlib
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.async_log import Run, background, turns
+from tests.support.waiting import eventually_in_loop
 
 import strandlog.aio
 from strandlog import ClosedError, Record, StorageError, TopicPartition
 from strandlog.aio import Consumer, Log
+from strandlog.client.stepped import Step
 
 
 async def fill(log: Log, count: int, partition: int = 0) -> None:
@@ -216,6 +219,82 @@ def test_closing_a_consumer_wakes_its_polls(run: Run) -> None:
 
 
 @pytest.mark.slow  # compiles kernels
+class HeldStep:
+    """The first step of a consumer, held in its thread after it has found no records."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.count = 0
+        self._has_looked = threading.Event()
+        self._may_end = threading.Event()
+        self._step = consumer._consumer.step
+        consumer._consumer.step = self._look  # type: ignore[method-assign]
+
+    def _look(self, *args: Any, **options: Any) -> Step:
+        found = self._step(*args, **options)
+        self.count += 1
+        self._has_looked.set()
+        assert self._may_end.wait(60)
+        return found
+
+    async def has_looked(self) -> None:
+        await asyncio.to_thread(self._has_looked.wait, 60)
+
+    def end(self) -> None:
+        self._may_end.set()
+
+
+def test_a_poll_ends_at_once_if_its_consumer_is_closed_during_a_step(run: Run) -> None:
+    """It noticed that only when it looked again, up to a second later."""
+
+    async def program(log: Log) -> None:
+        consumer = await log.consumer(["t"])
+        step = HeldStep(consumer)
+        async with background(consumer.poll(timeout_ms=600_000)) as waiting:
+            await step.has_looked()
+            async with background(consumer.close()) as closing:
+                await turns()
+                step.end()
+                await eventually_in_loop(waiting.done, "the poll ends")
+                with pytest.raises(ClosedError):
+                    await waiting
+                await closing
+
+    run(program)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_poll_looks_again_at_once_if_a_topic_is_changed_during_a_step(
+    run: Run, is_deleted: bool
+) -> None:
+    """It noticed new partitions only when it looked again, up to a second later."""
+
+    async def program(log: Log) -> None:
+        await log.create_topic("other")
+        async with log.consumer(["t"]) as consumer:
+            step = HeldStep(consumer)
+            async with background(consumer.poll(timeout_ms=600_000)):
+                await step.has_looked()
+                if is_deleted:
+                    await log.delete_topic("other")
+                else:
+                    await log.alter_topic("t", partitions=3)
+                step.end()
+                await eventually_in_loop(lambda: step.count > 1, "the consumer looks again")
+
+    run(program)
+
+
+def test_a_closed_consumer_leaves_nothing_in_the_log(run: Run) -> None:
+    async def program(log: Log) -> None:
+        before = dict(log.waiting._changed)
+        for _ in range(3):
+            async with log.consumer(["t"]) as consumer:
+                await consumer.seek_all(0)
+        assert log.waiting._changed == before
+
+    run(program)
+
+
 def test_an_arrow_poll_with_a_timeout_returns_all_available_rows(run: Run) -> None:
     async def program(log: Log) -> None:
         await fill(log, 10)

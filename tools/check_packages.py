@@ -81,7 +81,7 @@ FEATURES = (
     Feature("grpc", SERVE_GRPC, missing=SERVE_GRPC, without="server"),
     Feature(
         "client",
-        "import confluent_kafka.admin",
+        "import confluent_kafka.admin, kio",
         missing="import strandlog; strandlog.connect('127.0.0.1:1')",
     ),
     Feature("security", CERTIFICATES, missing=CERTIFICATES),

@@ -238,7 +238,7 @@ def parsed(document: Document, named: dict[str, Any] | None = None) -> Any:
     try:
         import fastavro  # noqa: PLC0415 - optional dependency
     except ImportError as error:
-        raise MissingExtraError("spark", "fastavro") from error
+        raise MissingExtraError("schemas", "fastavro") from error
     from fastavro.schema import SchemaParseException, UnknownType  # noqa: PLC0415
 
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -126,6 +128,24 @@ def test_a_newer_schema_without_a_field_does_not_stop_a_sync_that_follows(
     assert [row[0] for row in found[1:]] == [1] * pieces + [2]
     assert found[1][1] == 500_000, "decoded before the newer schema was seen"
     assert found[-1][1] is None
+
+
+def test_avro_values_without_fastavro_name_the_extra_for_schemas(
+    broker: ServerThread, tmp_path: Path
+) -> None:
+    orders = Orders(broker, "without-fastavro")
+    orders.produce(encoded(orders.register(FIRST), FIRST, {"id": 1}))
+    arguments = ["table", "sync", orders.name, str(tmp_path / "lake"), "--values", "registry"]
+    script = (
+        "import sys; sys.modules['fastavro'] = None; "
+        f"sys.argv[1:] = {[*arguments, '-b', broker.address]}; "
+        "import strandlog.__main__ as entry; entry.main()"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert found.stderr == "error: fastavro is not installed: pip install 'strandlog[schemas]'\n"
+    assert found.returncode == 1
 
 
 def test_a_topic_without_a_schema_is_an_error(broker: ServerThread, tmp_path: Path) -> None:

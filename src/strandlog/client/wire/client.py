@@ -81,7 +81,7 @@ class WireClient:
         clock: Clock | None = None,
     ) -> None:
         if find_spec("kio") is None:
-            raise MissingExtraError("spark", "kio")
+            raise MissingExtraError("client", "kio")
         self.options = WireOptions.parse(bootstrap, client_settings(options or {}))
         self._clock = clock or SystemClock()
         self._open_cluster: Cluster | None = Cluster(self.options, self._clock)

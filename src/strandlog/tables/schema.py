@@ -10,6 +10,7 @@ batch and fails on the second. So strandlog applies its own rules:
     a column that the rows lack        null
     a column that the table lacks      `merged` adds it, at the end and nullable
     names that differ only in case     `TableSchemaError` that names both columns
+    two columns of one name            `TableSchemaError` that names them
     anything else                      `TableSchemaError` that names the column and both types
 
 Table libraries return large, view and dictionary types in place of plain ones; `plain` undoes that.
@@ -88,7 +89,14 @@ def _merged_fields(table: Any, rows: Any, path: str) -> list[Any]:
     fields = []
     names = {field.name for field in table}
     lower = {name.lower(): name for name in names}
-    wanted = {field.name: field.type for field in rows}
+    wanted: dict[str, Any] = {}
+    for field in rows:
+        if field.name in wanted:
+            raise TableSchemaError(
+                f"two columns are named {path}{field.name}, which table formats do not allow; "
+                "rename one"
+            )
+        wanted[field.name] = field.type
     for field in table:
         kind = field.type
         if field.name in wanted:

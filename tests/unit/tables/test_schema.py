@@ -117,6 +117,14 @@ def test_names_that_differ_only_in_case_are_an_error() -> None:
         )
 
 
+def test_two_columns_of_one_name_do_not_differ_in_case() -> None:
+    message = r"two columns are named s\.a, which table formats do not allow; rename one"
+    twice = pa.schema([("s", pa.struct([("a", pa.string()), ("b", pa.int64()), ("a", pa.int8())]))])
+    for table in (pa.schema([]), pa.schema([("s", pa.struct([("a", pa.string())]))])):
+        with pytest.raises(TableSchemaError, match=message):
+            merged(table, twice)
+
+
 def test_large_and_view_types_are_plain() -> None:
     schema = pa.schema(
         [

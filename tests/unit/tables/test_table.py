@@ -356,7 +356,7 @@ def test_vacuum_removes_what_no_version_needs(made: Table) -> None:
 
 
 @pytest.mark.parametrize("table_format", ["iceberg", "parquet"])
-def test_a_vacuum_fails_if_a_writer_renames_a_file_meanwhile(
+def test_a_vacuum_removes_the_other_files_if_one_vanishes_meanwhile(
     tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = open_table(tmp_path / "numbers", table_format)

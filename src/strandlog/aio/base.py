@@ -210,7 +210,7 @@ class AsyncOpenLog(AsyncReadableLog[OpenT]):
         self.waiting.topics_changed()
 
     async def delete_records(self, name: str, partition: int, before_offset: int) -> None:
-        """Delete the records of a partition below an offset."""
+        """Delete the records of a partition below an offset; the end offset deletes all."""
         await self._call(self._log.delete_records, name, partition, before_offset)
 
     # -- groups --------------------------------------------------------------------------------

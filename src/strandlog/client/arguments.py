@@ -225,6 +225,14 @@ def checked_offset(offset: object, tp: TopicPartition, start: int, end: int) -> 
     return offset
 
 
+def deletion_error(offset: int, tp: TopicPartition, start: int, end: int) -> OffsetOutOfRangeError:
+    """Return the error for a negative offset in `delete_records`. A broker takes -1 for all visible
+    records, so a mistake in a calculation could delete them."""
+    error = OffsetOutOfRangeError(*tp, offset, start, end)
+    error.args = (f"{error}; to delete all records, pass the end offset, {end}",)
+    return error
+
+
 def checked_timestamp(timestamp: object) -> int:
     """Return the timestamp; raise if it is invalid."""
     if not isinstance(timestamp, int):

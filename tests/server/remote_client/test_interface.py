@@ -90,6 +90,21 @@ def test_the_same_program(log: OpenLog) -> None:
             log.describe_topic("t")
 
 
+@pytest.mark.parametrize("offset", [-1, -2, -1001])
+def test_a_negative_offset_does_not_delete_all_records(log: OpenLog, offset: int) -> None:
+    """A remote log passed it to the broker, which takes -1 for all visible records."""
+    with log:
+        log.create_topic("t")
+        log.producer().send_batch("t", [b"1", b"2", b"3"])
+        log.delete_records("t", 0, 1)
+        words = rf"offset {offset} is outside t-0 \[1, 3\); to delete all records, pass .* 3$"
+        with pytest.raises(strandlog.OffsetOutOfRangeError, match=words):
+            log.delete_records("t", 0, offset)
+        assert log.describe_topic("t").partitions[0].start_offset == 1
+        log.delete_records("t", 0, 3)
+        assert log.describe_topic("t").partitions[0].start_offset == 3
+
+
 def test_a_commit_without_a_group_does_not_talk_of_a_group_named_none(log: OpenLog) -> None:
     with log:
         log.create_topic("t")

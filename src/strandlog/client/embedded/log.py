@@ -32,7 +32,13 @@ from strandlog.client.api import (
     TopicInfo,
     UserInfo,
 )
-from strandlog.client.arguments import Acks, OffsetReset, OnUnreadable, mechanism_named
+from strandlog.client.arguments import (
+    Acks,
+    OffsetReset,
+    OnUnreadable,
+    deletion_error,
+    mechanism_named,
+)
 from strandlog.client.consumer import Consumer
 from strandlog.client.embedded.group_commit import GroupCommit
 from strandlog.client.embedded.membership import Membership
@@ -46,7 +52,6 @@ from strandlog.config.tables.broker import BROKER_SETTINGS, broker_settings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import (
     ClosedError,
-    OffsetOutOfRangeError,
     StorageError,
     StrandlogError,
     TopicInUseError,
@@ -219,16 +224,16 @@ class Log(Closable):
             return self.broker.apply_retention(self.context, name).result()
 
     def delete_records(self, name: str, partition: int, before_offset: int) -> None:
-        """Delete the records of a partition below an offset, durably."""
+        """Durably delete the records of a partition below an offset; the end offset deletes all."""
         with self._is_open, self.lock, self._is_open:
             self._wait_until_idle(name)
             tp = TopicPartition(name, partition)
             state = self.broker.partition_state(self.context, *tp)
             if state.failure is not None:
                 raise StorageError(str(state.failure))
-            if before_offset < 0:  # the broker would delete all records
-                span = state.start_offset, state.high_watermark
-                raise OffsetOutOfRangeError(*tp, before_offset, *span)
+            if before_offset < 0:
+                span = state.start_offset, state.end_offset
+                raise deletion_error(before_offset, tp, *span)
             found = self.broker.delete_records(self.context, {tp: before_offset}).result()[tp]
             if isinstance(found, StrandlogError):
                 raise found

@@ -35,7 +35,7 @@ from strandlog.client.api import (
     TopicInfo,
     UserInfo,
 )
-from strandlog.client.arguments import Acks, OffsetReset
+from strandlog.client.arguments import Acks, OffsetReset, deletion_error
 from strandlog.client.lifecycle import Closable, state_of
 from strandlog.client.remote.client_config import client_config, credential_sources
 from strandlog.client.remote.consumer import RemoteConsumer
@@ -333,7 +333,10 @@ class RemoteLog(Closable):
         self.result(futures[name], topic=name, needs="DELETE")
 
     def delete_records(self, name: str, partition: int, before_offset: int) -> None:
-        """Delete the records of a partition below an offset (-1: all visible records)."""
+        """Delete the records of a partition below an offset; the end offset deletes all."""
+        if before_offset < 0:
+            tp = TopicPartition(name, partition)
+            raise deletion_error(before_offset, tp, *self.offset_ranges([tp])[tp])
         wanted = confluent().TopicPartition(name, partition, before_offset)
         with translated(topic=name):
             futures = self.admin.delete_records([wanted], **self.request_options)

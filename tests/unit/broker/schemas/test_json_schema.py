@@ -10,7 +10,7 @@ import jsonschema_rs
 import pytest
 
 from strandlog.broker.schemas.json_schema import JsonSchemas
-from strandlog.broker.schemas.schema import Schema
+from strandlog.broker.schemas.schema import Schema, canonical_json
 from strandlog.errors import InvalidSchemaError
 from strandlog.formats.registered_schema import JSON, ResolvedReference
 
@@ -104,6 +104,79 @@ CASES: list[tuple[str, Any, Any, bool]] = [
     ("dependency added", OPEN, {**OPEN, "dependentRequired": {"a": ["b"]}}, False),
     ("dependency removed", {**OPEN, "dependentRequired": {"a": ["b"]}}, OPEN, True),
     ("keyword without a rule", OPEN, {**OPEN, "propertyNames": {"pattern": "a"}}, False),
+    (
+        "a schema that a keyword without a rule refers to is narrowed",
+        {"patternProperties": {"^x": {"$ref": "#/$defs/x"}}, "$defs": {"x": NUMBER}},
+        {"patternProperties": {"^x": {"$ref": "#/$defs/x"}}, "$defs": {"x": INT}},
+        False,
+    ),
+    (
+        "a schema that a keyword without a rule refers to is the same",
+        {"contains": {"$ref": "#/$defs/x"}, "$defs": {"x": INT}},
+        {"contains": {"$ref": "#/$defs/x"}, "$defs": {"x": INT, "y": INT}},
+        True,
+    ),
+    (
+        "a schema that a dependency refers to is narrowed",
+        {"dependentSchemas": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {}}},
+        {"dependentSchemas": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": CLOSED}},
+        False,
+    ),
+    (
+        "a schema with an anchor is narrowed",
+        {"properties": {"a": {"$ref": "#x"}}, "$defs": {"x": {**NUMBER, "$anchor": "x"}}},
+        {"properties": {"a": {"$ref": "#x"}}, "$defs": {"x": {**INT, "$anchor": "x"}}},
+        False,
+    ),
+    (
+        "a schema with an anchor is widened",
+        {"properties": {"a": {"$ref": "#x"}}, "$defs": {"x": {**INT, "$anchor": "x"}}},
+        {"properties": {"a": {"$ref": "#x"}}, "$defs": {"x": {**NUMBER, "$anchor": "x"}}},
+        True,
+    ),
+    (
+        "property removed from a model that unevaluatedProperties closes",
+        {**OPEN, **AB, "unevaluatedProperties": False},
+        {**OPEN, **A, "unevaluatedProperties": False},
+        False,
+    ),
+    (
+        "property added to a model that unevaluatedProperties closes",
+        {**OPEN, **A, "unevaluatedProperties": False},
+        {**OPEN, **AB, "unevaluatedProperties": False},
+        True,
+    ),
+    (
+        "property removed from a part of a model that unevaluatedProperties closes",
+        {**OPEN, "allOf": [AB], "unevaluatedProperties": False},
+        {**OPEN, "allOf": [A], "unevaluatedProperties": False},
+        False,
+    ),
+    (
+        "item removed from a list that unevaluatedItems closes",
+        {"prefixItems": [INT, INT], "unevaluatedItems": False},
+        {"prefixItems": [INT], "unevaluatedItems": False},
+        False,
+    ),
+    (
+        "property added that a pattern matches",
+        {**CLOSED, "patternProperties": {"^a": {}}},
+        {**CLOSED, "patternProperties": {"^a": {}}, **A},
+        False,
+    ),
+    (
+        "property added that no pattern matches",
+        {**CLOSED, "patternProperties": {"^x": {}}},
+        {**CLOSED, "patternProperties": {"^x": {}}, **A},
+        True,
+    ),
+    (
+        "properties beside a branch that closes the model",
+        {**CLOSED, **A},
+        {**OPEN, **A, "anyOf": [{"additionalProperties": False}]},
+        False,
+    ),
+    ("multipleOf beyond floats", {"multipleOf": 10**400}, {"multipleOf": 0.5}, False),
     ("recursion", TREE, TREE, True),
     ("recursion, widened", TREE, WIDER_TREE, True),
     ("recursion, narrowed", WIDER_TREE, TREE, False),
@@ -154,6 +227,9 @@ def test_no_document_is_accepted_by_the_old_and_rejected_by_a_compatible_schema(
         '{"properties": 5}',
         '{"$ref": "#/definitions/missing"}',
         '{"$ref": "other.json"}',
+        '{"$ref": "#missing"}',
+        '{"$ref": "#/x/y", "x": {"y": {"required": 5}}}',
+        '{"$ref": "#/default", "default": {"type": [[1]]}}',
         '{"items": ' * 300 + "{}" + "}" * 300,
     ],
 )
@@ -212,6 +288,58 @@ def test_combinations_of_combinations_end() -> None:
         one = {"anyOf": [one, {"anyOf": [one, {**STRING, "minLength": 3}]}]}
     other = json.loads(json.dumps(one).replace("integer", "boolean"))
     assert TYPES.incompatibilities(parsed(one), parsed(other))
+
+
+def slow_schema(added: int, parts: int, values: list[str], required: list[str]) -> Any:
+    """Return a schema with many parts that all lead to the same long lists."""
+    shared = {"enum": [*values, *map(str, range(added))], "required": required, "x-note": values}
+    chain = {f"c{n}": {"$ref": f"#/$defs/c{n + 1}"} for n in range(parts)}
+    branches = [{"minLength": n} for n in range(parts // 20)]
+    return {
+        "$defs": {"x": shared, **chain, f"c{parts}": {"$ref": "#/$defs/x"}},
+        "properties": {
+            **{f"p{n}": {"$ref": "#/$defs/x"} for n in range(parts)},
+            **{f"q{n}": {"$ref": "#/$defs/c0"} for n in range(parts)},
+        },
+        "items": {**shared, "oneOf": branches, "not": {"enum": values}},
+    }
+
+
+def test_long_lists_that_many_parts_share_are_compared_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = [f"v{number}" for number in range(500)]
+    old, new = (parsed(slow_schema(added, 500, values, values)) for added in (0, 1))
+    texts = itertools.count()
+
+    def counted(value: object) -> str:
+        next(texts)
+        return canonical_json(value)
+
+    monkeypatch.setattr("strandlog.broker.schemas.json_schema.canonical_json", counted)
+    TYPES.incompatibilities(new, old)
+    assert next(texts) < 20 * len(values)
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        {f"x{n}": n for n in range(20_000)},
+        {"required": [str(n) for n in range(20_000)]},
+        {"dependentRequired": {str(n): [] for n in range(20_000)}},
+    ],
+)
+def test_long_parts_beside_many_branches_count_as_several_steps(long: Any) -> None:
+    schema = {**long, "anyOf": [{"minLength": n} for n in range(200)]}
+    found = TYPES.incompatibilities(parsed(schema), parsed(schema))
+    assert found == ["the schemas are too complex to compare"]
+
+
+def test_chains_of_references_count_as_steps() -> None:
+    schema = slow_schema(0, 500, [], [])
+    schema["properties"] = {f"q{n}": {"$ref": "#/$defs/c0", "title": str(n)} for n in range(500)}
+    found = TYPES.incompatibilities(parsed(schema), parsed(schema))
+    assert found == ["the schemas are too complex to compare"]
 
 
 def test_white_space_and_order_do_not_make_another_schema() -> None:

@@ -313,13 +313,13 @@ class BrokerDriver:
     async def stop(self) -> None:
         """Start no further flushes or ticks, and wait for the fsyncs in progress."""
         self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._flusher is not None:
             self._flusher.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._flusher
         self._pool.shutdown(wait=True)
-        if self._timer is not None:
-            self._timer.cancel()
 
     def _flusher_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

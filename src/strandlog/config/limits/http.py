@@ -103,7 +103,7 @@ HTTP_STATUS_MAX_PROBLEMS = fixed_limit(
 HTTP_READY_MAX_REASONS = fixed_limit(
     20,
     "HTTP: failed partitions listed by /readyz",
-    above="further ones are not listed",
+    above="further ones are counted",
     why="the first few are enough",
 )
 HTTP_MAX_PIPELINES = fixed_limit(

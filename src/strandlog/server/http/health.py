@@ -11,6 +11,7 @@ http.authentication is none, they contain neither topics nor paths.
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -62,18 +63,18 @@ def _failed_partitions(
     broker: Broker, context: RequestContext | None, *, may_see_paths: bool
 ) -> list[str]:
     """Return a reason for each failed partition that the client may see, up to a limit, and one
-    reason for all those that the client may not see."""
+    reason with the number of all others."""
     failed = broker.failed_partitions()
-    shown = [
+    visible = (
         f"{tp} rejects records: {failure}" if may_see_paths else f"{tp} rejects records"
         for tp, failure in failed
         if context is not None and broker.has_access(context, DESCRIBE.on(TOPIC), tp.topic)
-    ]
-    reasons, hidden = shown[:HTTP_READY_MAX_REASONS], len(failed) - len(shown)
-    if hidden:
-        reasons.append(
-            "1 partition rejects records" if hidden == 1 else f"{hidden} partitions reject records"
-        )
+    )
+    reasons = list(islice(visible, HTTP_READY_MAX_REASONS))
+    others = len(failed) - len(reasons)
+    if others:
+        count = f"{others} more" if reasons else str(others)
+        reasons.append(f"{count} partition{' rejects' if others == 1 else 's reject'} records")
     return reasons
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import RequestContext, embedded_context
+from strandlog.config.limits.http import HTTP_READY_MAX_REASONS
 from strandlog.config.tables.broker import broker_settings
 from strandlog.errors import StorageError
 from strandlog.record.builder import build_batch
@@ -107,5 +108,30 @@ def test_the_reasons_of_a_broker_that_is_not_ready_hide_names_and_paths() -> Non
             assert "secret" not in str(hidden.reasons)
             assert "/data" not in str(hidden.reasons)
         assert "secret-0 rejects records" in str((await readiness(state, CONTEXT)).reasons)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("unlisted", [0, 1, 2])
+def test_failed_partitions_that_readyz_does_not_list_are_counted(unlisted: int) -> None:
+    """They were left out without a word, so 500 failed partitions looked like 20."""
+    broker = Broker("/data", SimulatedFiles(), FakeClock(), uuid.uuid4)
+    broker.create_topic(CONTEXT, "t", HTTP_READY_MAX_REASONS + unlisted).result()
+    for log in broker._catalog.logs("t"):
+        log._flusher.failed(StorageError("Input/output error"))
+
+    async def run() -> None:
+        state = HttpState(broker, _runtime(broker), HttpOptions("127.0.0.1", 0))
+        reasons = (await readiness(state, CONTEXT)).reasons
+        listed, others = reasons[:HTTP_READY_MAX_REASONS], reasons[HTTP_READY_MAX_REASONS:]
+        assert all(reason.startswith("t-") for reason in listed)
+        assert (
+            others
+            == {
+                0: [],
+                1: ["1 more partition rejects records"],
+                2: ["2 more partitions reject records"],
+            }[unlisted]
+        )
 
     asyncio.run(run())

@@ -56,6 +56,7 @@ class ValueSchemas:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._lock = threading.Lock()
+        # Least recently used first.
         self._codecs: OrderedDict[int, Codec | StrandlogError] = OrderedDict()
 
     def page(self, context: RequestContext, records: Iterable[Record]) -> PageDecoder | None:
@@ -80,6 +81,8 @@ class ValueSchemas:
         """Return the codec of a schema, or why it has none."""
         with self._lock:
             found = self._codecs.get(schema.id)
+            if found is not None:
+                self._codecs.move_to_end(schema.id)
         if found is None:
             try:
                 found = codec_of(schema, compile_proto)

@@ -58,6 +58,7 @@ class ValueDecoder:
         # The registry's last error, returned for RETRY_MS; None after a success.
         self._failure: str | None = None
         self._failed_ms = 0
+        # Least recently used first.
         self._known: OrderedDict[int | str, _Usable | Decoded] = OrderedDict()
 
     def key(self, data: bytes | None, headers: Headers = ()) -> Decoded | None:
@@ -90,6 +91,7 @@ class ValueDecoder:
         assert key is not None, "a frame has an id or a GUID"
         found = self._known.get(key)
         if found is not None:
+            self._known.move_to_end(key)
             return found
         now = self._clock.monotonic_ms()
         if self._failure is not None and now - self._failed_ms < RETRY_MS:

@@ -18,6 +18,7 @@ from strandlog.formats.registered_schema import (
     RegisteredSchema,
     ResolvedReference,
 )
+from strandlog.formats.registry import decoder as registry_decoder
 from strandlog.formats.registry.codec import codec_of
 from strandlog.formats.registry.decoder import RETRY_MS, Decoded, ValueDecoder
 from strandlog.formats.registry.framing import VALUE_HEADER, frame_of, prefixed, read_path
@@ -55,6 +56,24 @@ def by_guid(guid: str) -> RegisteredSchema:
 
 
 DECODER = ValueDecoder(by_id, by_guid, FakeClock(), compile_proto)
+
+
+def test_a_schema_that_every_record_names_is_requested_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was evicted as soon as enough other schemas had been requested after it."""
+    requested: list[int] = []
+
+    def counted(schema_id: int) -> RegisteredSchema:
+        requested.append(schema_id)
+        return RegisteredSchema(schema_id, AVRO, '"string"')
+
+    monkeypatch.setattr(registry_decoder, "CACHED_CODECS", 4)
+    decoder = ValueDecoder(counted, by_guid, FakeClock())
+    for other in range(2, 20):
+        for schema_id in (1, other):
+            assert decoder.value(prefixed(schema_id, b"\x02a")) == Decoded(schema_id, "a")
+    assert requested == list(range(1, 20))
 
 
 @pytest.fixture

@@ -19,6 +19,14 @@ NO_SEQUENCE = -1
 Buffer = bytes | bytearray | memoryview
 TopicRef = str | UUID  # a topic's name or id
 
+SINK_GROUP_PREFIX = "strandlog-spark-"  # of the groups in which Spark sinks record their commits
+
+
+def is_internal_group(name: str) -> bool:
+    """Return whether a group only records the commits of a Spark sink (spark/sink/commit_log.py).
+    Its lag is meaningless: it grows with the commits of other queries."""
+    return name.startswith(SINK_GROUP_PREFIX)
+
 
 class ProducerIdentity(NamedTuple):
     """A producer id and its epoch."""

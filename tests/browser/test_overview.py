@@ -122,6 +122,24 @@ def test_figures_and_charts_follow_the_traffic(
     expect(tab.heading()).to_have_text("watcher")
 
 
+def test_the_groups_of_spark_sinks_count_as_consumer_lag(tab: Tab, api: httpx.Client) -> None:
+    """Their lag is meaningless: they were the highest lag of the overview."""
+    make(api, "sunk")
+    send(api, "sunk", {"value": "first"})
+    commit(api, "reader", "sunk", 0)
+    commit(api, "strandlog-spark-query", "sunk", 0)
+    tab.open()
+    expect(tab.row("Groups with the highest lag", "reader")).to_be_visible()
+    expect(tab.row("Groups with the highest lag", "strandlog-spark-query")).to_have_count(0)
+    others = len(ok(api.get("/api/v1/groups"))["groups"])
+    expect(tab.figure("Consumer lag")).to_contain_text(re.compile(rf"records, {others} groups?\b"))
+    tab.open("#/groups")
+    expect(tab.row("Groups", "reader")).to_be_visible()
+    expect(tab.row("Groups", "strandlog-spark-query")).to_have_count(0)
+    tab.page.get_by_label("Show groups of Spark sinks").check()
+    expect(tab.row("Groups", "strandlog-spark-query")).to_be_visible()
+
+
 def test_charts_are_blank_in_the_first_minute(tab: Tab, api: httpx.Client) -> None:
     """A page knew only what it had seen. The broker keeps a history."""
     make(api, "charted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,40 @@ def test_charts_are_empty_until_a_page_was_open_for_a_minute(client: httpx.Clien
     [group] = found["lag"]
     assert group["group"] == "late"
     assert group["points"][-1]["lag"] == 3
+
+
+def test_the_lag_of_groups_that_record_commits_of_spark_sinks_is_counted(
+    client: httpx.Client,
+) -> None:
+    """`strandlog group list` hid these groups, and every other place counted their lag."""
+    make(client, "commits")
+    send(client, "commits", 5)
+    for group in ("reader", "strandlog-spark-query"):
+        body = {"to": "earliest", "topic": "commits", "is_dry_run": False}
+        ok(client.post(f"/api/v1/groups/{group}/reset", json=body))
+    eventually(lambda: ok(client.get("/api/v1/history"))["lag"], "a sample has the groups")
+    assert {each["group"] for each in ok(client.get("/api/v1/history"))["lag"]} == {"reader"}
+    assert [row["group"] for row in live_lag(client)] == ["reader"]
+    assert ok(client.get("/api/v1/topics/commits"))["groups"] == ["reader"]
+    listed = [
+        [each["group"] for each in ok(client.get("/api/v1/groups", params=query))["groups"]]
+        for query in ({}, {"internal": "true"})
+    ]
+    assert listed == [["reader"], ["reader", "strandlog-spark-query"]]
+    lines = client.get("/metrics").text.splitlines()
+    found = [line.partition("{")[0] for line in lines if "strandlog-spark-query" in line]
+    assert "kafka_consumergroup_current_offset" in found
+    assert not [name for name in found if "lag" in name]
+
+
+def live_lag(client: httpx.Client) -> list[dict[str, Any]]:
+    """The groups in the first lag event of a live stream."""
+    with client.stream("GET", "/api/v1/live", params={"rates": "false"}) as stream:
+        lines = stream.iter_lines()
+        while next(lines) != "event: lag":
+            pass
+        groups: list[dict[str, Any]] = json.loads(next(lines).removeprefix("data: "))["groups"]
+        return groups
 
 
 def test_the_history_of_an_unknown_topic_is_not_found(client: httpx.Client) -> None:

@@ -38,7 +38,7 @@ from strandlog.errors import (
     GroupNotFoundError,
     with_text,
 )
-from strandlog.model import OffsetAndMetadata
+from strandlog.model import OffsetAndMetadata, is_internal_group
 from strandlog.protocol.consumer_protocol import decode_assignment
 
 app = command_app("List, describe, reset and delete consumer groups.")
@@ -52,7 +52,6 @@ Pattern = Annotated[
     str | None,
     typer.Argument(metavar="[EXPRESSION]", help="Regular expression that names must match."),
 ]
-SINK_PREFIX = "strandlog-spark-"  # prefix of the groups of spark/sink/commit_log.py
 
 
 class Reset(NamedTuple):
@@ -82,7 +81,7 @@ def list_groups(
     """List all groups, or only those whose names match the expression."""
     with readable(target_of(data, bootstrap, client, client_config)) as log:
         names = log.groups() if pattern is None else matching(log.groups(), pattern)
-        hidden = [] if internal else [name for name in names if name.startswith(SINK_PREFIX)]
+        hidden = [] if internal else [name for name in names if is_internal_group(name)]
         found = [_summary(log, name) for name in names if name not in hidden]
     if hidden:
         message(f"note: {counted(len(hidden), 'group')} of Spark's sinks not shown: add --internal")

@@ -36,6 +36,7 @@ from strandlog.broker.access.permission import CLUSTER, DESCRIBE
 from strandlog.broker.context import OWNER, RequestContext
 from strandlog.clock import stopwatch
 from strandlog.config.limits.http import HTTP_LIVE_MAX_GROUPS
+from strandlog.model import is_internal_group
 from strandlog.server.background import as_future
 from strandlog.server.http.access.credentials import EVENT_STREAM
 from strandlog.server.http.metrics.rates import BrokerRates
@@ -90,7 +91,7 @@ class GroupLag(Struct):
 
 
 class LagEvent(Struct):
-    """The groups with the highest lag, in descending order of lag."""
+    """The groups with the highest lag, in descending order of lag, without internal groups."""
 
     timestamp_ms: int
     groups: list[GroupLag]
@@ -165,7 +166,11 @@ class Live:
                 broker, context = self._state.broker, RequestContext(OWNER)
                 await as_future(broker.make_visible(context))
                 found = await group_snapshots(broker, context)
-                rows = [GroupLag(each.group, each.state, each.members, each.lag) for each in found]
+                rows = [
+                    GroupLag(each.group, each.state, each.members, each.lag)
+                    for each in found
+                    if not is_internal_group(each.group)
+                ]
                 rows.sort(key=lambda row: (-row.lag, row.group))
                 self._lag = LagEvent(broker.clock.now_ms(), rows[:HTTP_LIVE_MAX_GROUPS])
                 self._lag_at = stopwatch()

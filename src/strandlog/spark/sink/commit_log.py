@@ -16,7 +16,8 @@ A decision also stores the id of the run that made it, if Spark provides one. A 
 same batch in the same run is not a retry: it means that two writes use the same name (writer.py).
 
 The offset of a query's last record is committed to a group named after the query. The committed
-offset may be out of date, so the topic is read from there to the end.
+offset may be out of date, so the topic is read from there to the end. The lag of such a group says
+nothing about the query, so lists and metrics of lag leave it out (`is_internal_group`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from strandlog.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from strandlog.model import IsolationLevel, TopicPartition
+from strandlog.model import SINK_GROUP_PREFIX, IsolationLevel, TopicPartition
 from strandlog.record.batch import iter_batches
 from strandlog.record.builder import build_single
 
@@ -190,7 +191,7 @@ class CommitLog:
 
 
 def _group(query: str) -> str:
-    return f"strandlog-spark-{query}"
+    return f"{SINK_GROUP_PREFIX}{query}"
 
 
 def _decoded(value: bytes) -> Decision:

@@ -23,7 +23,7 @@ from strandlog.errors import (
     GroupNotFoundError,
     TopicNotFoundError,
 )
-from strandlog.model import IsolationLevel, OffsetAndMetadata, TopicPartition
+from strandlog.model import IsolationLevel, OffsetAndMetadata, TopicPartition, is_internal_group
 from strandlog.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from strandlog.server.background import as_future
 from strandlog.server.http.api.session import operation_names
@@ -52,6 +52,13 @@ class GroupList(Struct):
     """Groups, ordered by name."""
 
     groups: list[GroupSummary]
+
+
+class GroupsQuery(Struct, forbid_unknown_fields=True):
+    """Which groups to list. Internal groups, which record the commits of Spark sinks and whose lag
+    is meaningless, are omitted unless `internal` is true."""
+
+    internal: bool = False
 
 
 class PartitionName(Struct):
@@ -133,10 +140,14 @@ class OffsetResetResult(Struct):
     changes: list[OffsetChange]
 
 
-async def list_groups(state: HttpState, request: ApiRequest[Nothing, None]) -> GroupList:
+async def list_groups(state: HttpState, request: ApiRequest[GroupsQuery, None]) -> GroupList:
     broker, context = state.broker, request.context
     await as_future(broker.make_visible(context))
-    return GroupList([_summary(each) for each in await group_snapshots(broker, context)])
+    found = await group_snapshots(broker, context)
+    is_all = request.query.internal
+    return GroupList(
+        [_summary(each) for each in found if is_all or not is_internal_group(each.group)]
+    )
 
 
 def _summary(found: GroupSnapshot) -> GroupSummary:

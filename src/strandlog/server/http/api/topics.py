@@ -17,6 +17,7 @@ from strandlog.config.setting import Setting
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.config.tables.topic import TOPIC_SETTINGS
 from strandlog.errors import GroupNotFoundError
+from strandlog.model import is_internal_group
 from strandlog.server.background import as_future
 from strandlog.server.http.api.session import operation_names
 from strandlog.server.http.metrics.rates import TopicRate
@@ -206,6 +207,8 @@ async def _described(state: HttpState, context: RequestContext, name: str) -> To
     summary = _summary(topic, states, state.rates.topics().get(name))
     readers = []
     for each in broker.groups_with_offsets(context, name):
+        if is_internal_group(each.group_id):
+            continue
         lag = await topic_lag(broker, context, each.group_id, states)
         with contextlib.suppress(GroupNotFoundError):  # the group was deleted
             members = broker.member_count(context, each.group_id)

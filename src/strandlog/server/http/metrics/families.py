@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from strandlog.broker.broker import SegmentCacheUse
 from strandlog.broker.topics.lake_tables import TableState
 from strandlog.broker.topics.topic import PartitionState
+from strandlog.model import is_internal_group
 from strandlog.server.http.metrics.snapshot import GroupOffset, GroupSnapshot
 
 NODE_ID = 0
@@ -59,6 +60,15 @@ def _per_partition(
 ) -> Callable[[Snapshot], Iterable[Sample]]:
     return lambda snapshot: [
         ((each.topic, str(each.partition)), read(each)) for each in snapshot.partitions
+    ]
+
+
+def _without_internal(
+    samples: Callable[[Snapshot], Iterable[Sample]],
+) -> Callable[[Snapshot], Iterable[Sample]]:
+    """Leave out the internal groups; the group is the first label."""
+    return lambda snapshot: [
+        each for each in samples(snapshot) if not is_internal_group(each[0][0])
     ]
 
 
@@ -113,8 +123,9 @@ FAMILIES: tuple[Family, ...] = (
     Family("strandlog_partition_segments", "gauge", PARTITION,
            "Segments of a partition.", _per_partition(lambda each: each.segments)),
     Family("strandlog_group_lag", "gauge", ("group",),
-           "Offsets between a group's committed offsets and the high watermarks of its partitions.",
-           _per_group(lambda each: each.lag)),
+           "Offsets between a group's committed offsets and the high watermarks of its partitions; "
+           "groups of Spark sinks (strandlog-spark-…) are left out: their lag has no meaning.",
+           _without_internal(_per_group(lambda each: each.lag))),
     Family("strandlog_table_lag", "gauge", ("topic",),
            "Offsets of a topic, up to the high watermarks, that are not in its lake table.",
            _per_table(lambda each: each.lag)),
@@ -171,11 +182,13 @@ FAMILIES: tuple[Family, ...] = (
            "Committed offsets of a group, summed over the partitions of a topic.",
            _per_group_and_topic(lambda each: each.committed.offset)),
     Family("kafka_consumergroup_lag", "gauge", GROUP_PARTITION,
-           "Offsets between a group's committed offset and a partition's high watermark.",
-           _per_offset(lambda each: each.lag)),
+           "Offsets between a group's committed offset and a partition's high watermark; "
+           "groups of Spark sinks (strandlog-spark-…) are left out: their lag has no meaning.",
+           _without_internal(_per_offset(lambda each: each.lag))),
     Family("kafka_consumergroup_lag_sum", "gauge", GROUP_TOPIC,
-           "Lag of a group, summed over the partitions of a topic.",
-           _per_group_and_topic(lambda each: each.lag)),
+           "Lag of a group, summed over the partitions of a topic; "
+           "groups of Spark sinks (strandlog-spark-…) are left out: their lag has no meaning.",
+           _without_internal(_per_group_and_topic(lambda each: each.lag))),
     Family("kafka_consumergroup_members", "gauge", ("consumergroup",),
            "Members of a group.", _per_group(lambda each: each.members)),
 )

@@ -8,8 +8,8 @@ the next one waits for at least t / LOAD_SHARE, so that samples take at most tha
 loop's time.
 
 A sample holds only topics that received records, at most HISTORY_MAX_TOPICS of them, and the
-HISTORY_MAX_GROUPS groups with the highest lag. A topic that is missing from a sample received no
-records, or fewer than the topics in it.
+HISTORY_MAX_GROUPS groups with the highest lag, without internal groups. A topic that is missing
+from a sample received no records, or fewer than the topics in it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from strandlog.broker.broker import Broker
 from strandlog.broker.context import OWNER, RequestContext
 from strandlog.clock import stopwatch
 from strandlog.config.limits.http import HISTORY_MAX_GROUPS, HISTORY_MAX_TOPICS
+from strandlog.model import is_internal_group
 from strandlog.server.http.metrics.rates import BrokerRates, Totals, count_totals
 from strandlog.server.http.metrics.snapshot import group_snapshots, partition_snapshots
 
@@ -134,7 +135,9 @@ class History:
             ends[state.topic] += state.end_offset
         groups = await group_snapshots(self._broker, self._context)
         lag = nlargest(
-            HISTORY_MAX_GROUPS, ((each.group, each.lag) for each in groups), itemgetter(1)
+            HISTORY_MAX_GROUPS,
+            ((each.group, each.lag) for each in groups if not is_internal_group(each.group)),
+            itemgetter(1),
         )
         now_ms = self._broker.clock.now_ms()
         if self._ends_at is not None:

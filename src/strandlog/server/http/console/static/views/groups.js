@@ -17,6 +17,7 @@ export function groups(page) {
     placeholder: "Filter by group or topic",
     oninput: () => draw(),
   });
+  const internal = h("input", { type: "checkbox", onchange: () => again() });
   const chart = new Chart(page, {
     label: "Lag by group",
     format: compact,
@@ -27,15 +28,24 @@ export function groups(page) {
   });
   const table = groupTable();
   const listed = panel("Groups", table.element);
-  const tools = h("div", { class: "fields" }, h("div", { class: "grow" }, field("Filter", search)));
+  const tools = h(
+    "div",
+    { class: "fields" },
+    h("div", { class: "grow" }, field("Filter", search)),
+    h("label", { class: "inline" }, internal, "Show groups of Spark sinks"),
+  );
   let found = [];
 
-  page.watch(() => get(path("groups"), page), (answer) => {
-    if (!listed.isConnected) page.show(panel("Lag by group", chart.element), tools, listed);
-    found = answer.groups;
-    draw();
-    chart.update(live.lagLines());
-  }, LOOK_MS);
+  const again = page.watch(
+    () => get(path("groups"), { ...page, query: { internal: internal.checked } }),
+    (answer) => {
+      if (!listed.isConnected) page.show(panel("Lag by group", chart.element), tools, listed);
+      found = answer.groups;
+      draw();
+      chart.update(live.lagLines());
+    },
+    LOOK_MS,
+  );
   page.on(live, "lag", () => chart.update(live.lagLines()));
 
   function draw() {

@@ -14,10 +14,15 @@ the brokers that it uses (session_reports.py).
 Spark does not pass the options of a source to listeners. The listener reads them from the query's
 plan when the query starts; Spark waits for it. If the plan has an unknown shape, or cannot be
 accessed (Spark Connect), only the source commits, and brokers get no reports.
+
+When Python exits without `spark.stop()`, the listener receives the events that Spark has already
+posted and is then removed, because Java outlives Python and would report that it cannot call it.
+Running queries are not stopped: Java ends them with itself, as in a crash.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     from strandlog.spark.source.access import LogAccess
 
 logger = logging.getLogger(__name__)
+EXIT_WAIT_MS = 5_000  # for events that Spark has posted, when Python exits
 
 
 class QueryReport(NamedTuple):
@@ -223,8 +229,24 @@ def watch(
     if listener is None:
         listener = ProgressListener(spark, show, report)
         spark.streams.addListener(listener)
+        atexit.register(_remove_at_exit, spark, listener)
         _listeners[spark] = listener
     listener.show = show
     if report is not None:
         listener.reports.report = report
     return listener
+
+
+def _remove_at_exit(spark: SparkSession, listener: ProgressListener) -> None:
+    """Let the listener receive the events that Spark has posted, and remove it."""
+    context: Any = getattr(spark, "_sc", None)  # None over Spark Connect, which has no Java here
+    if context is None or context._jsc is None:  # stopped
+        return
+    try:
+        events = context._jsc.sc().listenerBus()
+        with contextlib.suppress(Exception):  # too many events, or a listener waits for a broker
+            events.waitUntilEmpty(EXIT_WAIT_MS)
+        spark.streams.removeListener(listener)
+        events.waitUntilEmpty(EXIT_WAIT_MS)  # a call may have begun before the removal
+    except Exception as error:  # noqa: BLE001 - Java may have ended before Python
+        logger.debug("cannot remove the listener: %s", error)

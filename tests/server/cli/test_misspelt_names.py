@@ -42,6 +42,28 @@ def test_a_misspelt_topic_of_a_table_is_suggested(either: CommandLine, tmp_path:
     assert found.err == "error: topic 'unlike' does not exist\n"
 
 
+def test_a_sync_to_the_table_of_another_topic_blames_a_restored_data_folder(
+    tmp_path: Path,
+) -> None:
+    """It also advised --rebuild, which replaces the table of the other topic."""
+    pytest.importorskip("deltalake", reason="the extra delta")
+    folder, table = CommandLine(tmp_path / "data"), str(tmp_path / "table")
+    for topic in ("numbers", "numbers2"):
+        folder.inside("topic", "create", topic)
+        folder.inside("produce", topic, given=topic.encode() + b"\n")
+    folder.inside("table", "sync", "numbers", table)
+    found = folder.inside("table", "sync", "numbers2", table, code=1).err
+    assert found == (
+        "error: the table has topic 'numbers', not 'numbers2'; choose another folder\n"
+    )
+    other = CommandLine(tmp_path / "other")
+    other.inside("topic", "create", "numbers")
+    other.inside("produce", "numbers", given=b"other\n")
+    found = other.inside("table", "sync", "numbers", table, code=1).err
+    assert "the table has topic 'numbers' of another cluster" in found
+    assert "--rebuild" not in found
+
+
 def test_an_empty_list_of_a_broker_without_authorizer_needs_no_note(tmp_path: Path) -> None:
     with http_broker(tmp_path) as empty:
         assert CommandLine(tmp_path, empty.address).inside("topic", "list").err == ""

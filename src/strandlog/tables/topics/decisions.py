@@ -145,15 +145,19 @@ def check_source(
         )
     if owner != topic.name:
         raise TableChangedError(
-            f"the table belongs to topic {owner!r}, not to {topic.name!r}; choose another folder"
+            f"the table has topic {owner!r}, not {topic.name!r}; choose another folder"
         )
     found_ids = (properties.get(CLUSTER_ID, ""), properties.get(TOPIC_ID, ""))
-    if found_ids != (topic.cluster_id, topic.topic_id):
-        is_same = found_ids[0] == topic.cluster_id
+    if found_ids[0] != topic.cluster_id:
         raise TableChangedError(
-            f"the table belongs to another {'topic of the same name' if is_same else 'cluster'}: "
-            f"{topic.name!r} was deleted and created again, or this is another data folder. Its "
-            "offsets would repeat; sync to another folder, or write this table again with --rebuild"
+            f"the table has topic {owner!r} of another cluster: this broker or data folder is not "
+            "the one that it was written from; choose another folder"
+        )
+    if found_ids[1] != topic.topic_id:
+        raise TableChangedError(
+            f"the table has another topic of the same name: {topic.name!r} was deleted and created "
+            "again. Its offsets would repeat; sync to another folder, or write this table again "
+            "with --rebuild"
         )
     for name, value in wanted.items():
         if properties.get(name) != value:

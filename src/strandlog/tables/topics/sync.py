@@ -166,10 +166,11 @@ class Sync:
         }
 
     def check_last_records(self) -> None:
-        """Raise `TableChangedError` if the topic has another record at the last synced offset of a
-        partition."""
-        history = self._table.load().history(decisions.HISTORY_LIMIT)
-        check_last_records(history, self._source.describe(), self._source)
+        """Raise `TableChangedError` if the table belongs to another topic, or if the topic has
+        another record at the last synced offset of a partition."""
+        snapshot, topic = self._table.load(), self._source.describe()
+        decisions.check_source(snapshot.properties, topic, {})
+        check_last_records(snapshot.history(decisions.HISTORY_LIMIT), topic, self._source)
 
     def run(
         self,

@@ -94,7 +94,7 @@ PROPERTIES = {
 @pytest.mark.parametrize(
     ("changes", "wanted", "text"),
     [
-        ({decisions.TOPIC: "sales"}, {}, "belongs to topic 'sales'"),
+        ({decisions.TOPIC: "sales"}, {}, "the table has topic 'sales', not"),
         ({decisions.TOPIC_ID: "topic-0"}, {}, "another topic of the same name"),
         ({decisions.CLUSTER_ID: "c", decisions.TOPIC_ID: "t"}, {}, "another cluster"),
         ({}, {decisions.MODE: "upsert"}, "created with mode=append, not upsert"),

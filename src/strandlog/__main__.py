@@ -11,6 +11,7 @@ during an import into exit code 130 (`cli/interruption.py`). For the same reason
 
 from __future__ import annotations
 
+import os
 import sys
 
 _OF_THE_EXTRA = ("typer", "rich", "msgspec")
@@ -23,6 +24,7 @@ def main() -> None:
         from strandlog.cli.interruption import exit_on_interrupt  # noqa: PLC0415 - see above
 
         exit_on_interrupt()
+        _open_missing_streams()
         if arguments == ["--version"]:
             from strandlog import __version__  # noqa: PLC0415 - only this option needs it
 
@@ -43,6 +45,17 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _open_missing_streams() -> None:
+    """Replace closed standard streams (`strandlog … >&-`), which are None, by /dev/null. Otherwise,
+    their descriptors would be assigned to the next files that are opened, perhaps of a data folder,
+    and C libraries write messages to descriptors 1 and 2."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free descriptor, which the system assigns, is the stream's own.
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
 def _serves(words: list[str]) -> bool:

@@ -74,7 +74,7 @@ def test_a_client_without_rights_gets_an_error_and_not_an_empty_list(alice: Comm
     """librdkafka drops the error of one of these responses, and aborts on that of the other."""
     for command in (("acl", "list"), ("user", "list"), ("user", "add", "x", "--generate")):
         found = alice.inside(*command, *ALICE, code=1)
-        assert "error: this client lacks the permission DESCRIBE on the cluster; to" in found.err
+        assert "error: User:alice lacks the permission DESCRIBE on the cluster; an" in found.err
         assert found.text == ""
     found = alice.inside("acl", "add", *RULE, *ALICE, code=1)
-    assert found.err == "error: this client lacks a permission on the cluster\n"
+    assert found.err == "error: User:alice lacks a permission on the cluster\n"

@@ -162,10 +162,10 @@ def test_a_missing_permission_is_one_clear_error(
 ) -> None:
     before = denied(secured)
     options = secured.spark(user) | PATIENCE
-    with pytest.raises(Exception, match="the user lacks a permission") as raised:
+    with pytest.raises(Exception, match="this client lacks a permission") as raised:
         copy(spark, options, options, checkpoint)
     topic = "in" if user == "stranger" else COMMITS
-    assert one_line(raised.value).startswith(f"topic '{topic}': the user lacks a permission")
+    assert one_line(raised.value).startswith(f"topic '{topic}': this client lacks a permission")
     assert denied(secured) - before <= FEW_REQUESTS
 
 

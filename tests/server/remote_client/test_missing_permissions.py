@@ -45,8 +45,8 @@ def command(broker: SecuredBroker, tmp_path: Path) -> tuple[CommandLine, tuple[s
 
 def expected(operation: str, kind: str, name: str) -> str:
     return (
-        f"the user lacks {operation} on {kind} '{name}'; to allow it: strandlog acl add "
-        f"--principal User:NAME --operation {operation} --{kind} {name}"
+        f"User:app lacks the permission {operation} on {kind} '{name}'; an administrator can "
+        f"allow it: strandlog acl add --principal User:app --operation {operation} --{kind} {name}"
     )
 
 
@@ -75,15 +75,21 @@ def test_a_consumer_names_the_topic_or_group_that_it_may_not_read(
     assert str(refused.value) == expected("READ", "group", "readers")
 
 
-def test_commands_name_the_permission_that_they_need(
+def test_commands_name_the_permission_that_they_need_but_not_the_user_who_lacks_it(
     command: tuple[CommandLine, tuple[str, str]],
 ) -> None:
+    """The command to allow it had the placeholder User:NAME, although the client has logged in."""
     line, settings = command
     consumed = line.inside("consume", "invoices", "-e", *settings, code=1)
     assert expected("READ", "topic", "invoices") in consumed.err
     for topic in ("orders", "invoices"):
         produced = line.inside("produce", topic, *settings, given=b"x\n", code=1)
         assert expected("WRITE", "topic", topic) in produced.err
+    listed = line.inside("acl", "list", *settings, code=1)
+    assert listed.err == (
+        "error: User:app lacks the permission DESCRIBE on the cluster; an administrator can allow "
+        "it: strandlog acl add --principal User:app --operation DESCRIBE --cluster\n"
+    )
 
 
 def test_reading_a_topic_does_not_ask_for_its_settings_if_that_is_denied(

@@ -6,11 +6,13 @@ Each list is sufficient, and no entry of it can be left out.
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.command_line import CommandLine
 from tests.support.numbered_values import fill
 from tests.support.secured_broker import (
     COMMITS,
@@ -105,8 +107,33 @@ def test_none_of_the_documented_permissions_can_be_left_out(
     missing: int,
 ) -> None:
     user = user_with(broker, [*permissions[:missing], *permissions[missing + 1 :]])
-    with pytest.raises(AuthorizationError, match="the user lacks a permission"):
+    with pytest.raises(AuthorizationError, match="this client lacks a permission"):
         use(broker, user)
+
+
+@pytest.mark.parametrize("use", [read, write_exactly_once, write_at_least_once])
+def test_permissions_of_a_spark_job_come_out_one_at_a_time(
+    broker: SecuredBroker, use: Callable[[SecuredBroker, str], None], tmp_path: Path
+) -> None:
+    user = user_with(broker, [])
+    with pytest.raises(AuthorizationError) as raised:
+        use(broker, user)
+    _, found, command = str(raised.value).partition("strandlog acl add ")
+    assert found, raised.value
+    assert f"--principal User:{user}" in command
+    CommandLine(tmp_path, broker.open_address).inside("acl", "add", *shlex.split(command))
+    use(broker, user)
+
+
+def test_the_error_of_a_spark_sink_lists_all_permissions(broker: SecuredBroker) -> None:
+    user = user_with(broker, SINK_EXACTLY_ONCE[:-1])
+    with pytest.raises(AuthorizationError) as raised:
+        write_exactly_once(broker, user)
+    assert (
+        f"User:{user} needs: WRITE, CREATE on TOPIC 'out'; READ, WRITE, CREATE on TOPIC "
+        "'strandlog.spark.commits'; READ on GROUP names that start with 'strandlog-spark-'; WRITE "
+        "on TRANSACTIONAL_ID names that start with 'strandlog-spark-'."
+    ) in str(raised.value)
 
 
 def test_a_sink_that_may_create_its_commit_topic_needs_no_preparation(tmp_path: Path) -> None:

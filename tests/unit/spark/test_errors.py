@@ -27,9 +27,9 @@ STREAM = """[STREAM_FAILED] Query [id = 4, runId = d] terminated with exception:
         (STREAM + "Traceback\nValueError: no\n", "ValueError: no"),
         (
             "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
-            "strandlog.errors.TopicAuthorizationError: topic 'x': the user lacks a permission\n"
+            "strandlog.errors.TopicAuthorizationError: topic 'x': this client lacks a permission\n"
             "\tat org.apache.spark.Foo(Foo.scala:1)\n",
-            "topic 'x': the user lacks a permission",
+            "topic 'x': this client lacks a permission",
         ),
         (
             STREAM + "the disk is full SQLSTATE: XXKST\n=== Streaming Query ===\n",

@@ -10,6 +10,7 @@ transaction markers also use offsets, and compaction removes records but not the
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -129,8 +130,8 @@ def _explain_nothing(log: ReadableLog) -> None:
     if Operation.CLUSTER_ACTION.name not in RemoteSecurity(log).cluster_operations():
         message(
             "note: this broker lists only topics that the client may DESCRIBE, and there are none; "
-            "an administrator can allow it: strandlog acl add --principal User:NAME "
-            "--operation DESCRIBE --topic TOPIC"
+            "an administrator can allow it: strandlog acl add --principal "
+            f"{shlex.quote(log.principal or 'User:NAME')} --operation DESCRIBE --topic TOPIC"
         )
 
 

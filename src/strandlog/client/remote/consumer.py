@@ -336,7 +336,9 @@ class RemoteConsumer(Closable):
 
     def _take(self, count: int, wait_ms: int) -> list[Record]:
         """Return records that have arrived, or wait up to `wait_ms` for the next ones."""
-        with translated(group=self.group, to=self._log.bootstrap, needs="READ"):
+        with translated(
+            group=self.group, to=self._log.bootstrap, needs="READ", principal=self._log.principal
+        ):
             ahead = self._progress.ahead
             if ahead:
                 messages, self._progress.ahead = ahead[:count], ahead[count:]
@@ -376,7 +378,9 @@ class RemoteConsumer(Closable):
             )
         elif code not in UNREACHABLE and self._failure is None:
             # Ignore connection errors: librdkafka retries, and the callers enforce a timeout.
-            self._failure = error_of(error, topic=tp.topic, group=self.group, needs="READ")
+            self._failure = error_of(
+                error, topic=tp.topic, group=self.group, needs="READ", principal=self._log.principal
+            )
 
     def _reset_error(self, tp: TopicPartition) -> OffsetOutOfRangeError:
         start, end = self._log.offset_ranges([tp])[tp]
@@ -399,7 +403,12 @@ class RemoteConsumer(Closable):
         self._check_open()
         deadline_ms = self._log.clock.monotonic_ms() + self._log.timeout_ms
         while not self._has_share:
-            with translated(group=self.group, to=self._log.bootstrap, needs="READ"):
+            with translated(
+                group=self.group,
+                to=self._log.bootstrap,
+                needs="READ",
+                principal=self._log.principal,
+            ):
                 message = self._client.poll(SLICE_MS / 1000)
             if message is not None:
                 self._progress.ahead.append(message)
@@ -493,7 +502,11 @@ class RemoteConsumer(Closable):
         for tp, _ in failures:
             self._progress.committed.pop(TopicPartition(tp.topic, tp.partition), None)
         if failures:
-            self._report(error_of(failures[0][1], group=self.group, needs="READ"))
+            self._report(
+                error_of(
+                    failures[0][1], group=self.group, needs="READ", principal=self._log.principal
+                )
+            )
         else:
             self._commit_error = None
 

@@ -102,23 +102,31 @@ def without_state(text: str) -> str:
     return _WHEN.sub("", text)
 
 
-def denied(operation: str, kind: str, name: str) -> str:
-    """Return the message for a missing permission; `kind` is topic or group."""
+def denied(operation: str, kind: str, name: str, principal: str = "") -> str:
+    """Return the message for a missing permission; `kind` is topic, group or cluster.
+
+    `principal` is empty if the client does not know it, for example with a certificate.
+    """
+    where = "the cluster" if kind == "cluster" else f"{kind} {name!r}"
+    option = "--cluster" if kind == "cluster" else f"--{kind} {shlex.quote(name)}"
     return (
-        f"the user lacks {operation} on {kind} {name!r}; to allow it: strandlog acl add "
-        f"--principal User:NAME --operation {operation} --{kind} {shlex.quote(name)}"
+        f"{principal or 'this client'} lacks the permission {operation} on {where}; an "
+        f"administrator can allow it: strandlog acl add --principal "
+        f"{shlex.quote(principal or 'User:NAME')} --operation {operation} {option}"
     )
 
 
-def _denial(code: int, text: str, topic: str | None, group: str | None, needs: str) -> str:
+def _denial(
+    code: int, text: str, topic: str | None, group: str | None, needs: str, principal: str
+) -> str:
     """Return the message for an authorization error from the broker."""
     if needs and text.endswith("authorization failed"):  # the broker sent no message of its own
         if topic is not None and code == TOPIC_DENIED:
-            return denied(needs, "topic", topic)
+            return denied(needs, "topic", topic, principal)
         if group is not None and code == GROUP_DENIED:
-            return denied(needs, "group", group)
+            return denied(needs, "group", group, principal)
     if code == _CLUSTER_DENIED and text.startswith("Request"):  # Kafka prints its internal objects
-        return "this client lacks a permission on the cluster"
+        return f"{principal or 'this client'} lacks a permission on the cluster"
     return text if group is None else f"group {group!r}: {text}"
 
 
@@ -138,10 +146,12 @@ def error_of(
     group: str | None = None,
     to: str = "",
     needs: str = "",
+    principal: str = "",
 ) -> StrandlogError:
     """Return the strandlog error that corresponds to a `KafkaError`.
 
-    `needs` is the operation on the topic or group that the user must be authorized for.
+    `needs` is the operation on the topic or group that the user must be authorized for, and
+    `principal` is the user, if the client knows it.
     """
     code, text = error.code(), without_state(error.str())
     if code in UNREACHABLE and _TLS_FAILURE.search(text):
@@ -158,7 +168,7 @@ def error_of(
     if group is not None and code == _NO_SUCH_GROUP:
         return GroupNotFoundError(group)
     if code in (TOPIC_DENIED, GROUP_DENIED, _CLUSTER_DENIED):
-        return error_for_kafka_code(code, _denial(code, text, topic, group, needs))
+        return error_for_kafka_code(code, _denial(code, text, topic, group, needs, principal))
     if topic is not None and code == _INVALID_RECORD:
         return InvalidRecordError(_rejection(topic))
     if code == _INVALID_ARGUMENT:
@@ -181,7 +191,12 @@ def too_large(size_bytes: int) -> MessageTooLargeError:
 
 @contextmanager
 def translated(
-    *, topic: str | None = None, group: str | None = None, to: str = "", needs: str = ""
+    *,
+    topic: str | None = None,
+    group: str | None = None,
+    to: str = "",
+    needs: str = "",
+    principal: str = "",
 ) -> Iterator[None]:
     """Check the names, and translate librdkafka errors raised inside the `with` block.
 
@@ -192,6 +207,9 @@ def translated(
     try:
         yield
     except confluent().KafkaException as error:
-        raise error_of(error.args[0], topic=topic, group=group, to=to, needs=needs) from None
+        found = error_of(
+            error.args[0], topic=topic, group=group, to=to, needs=needs, principal=principal
+        )
+        raise found from None
     except SystemError as error:
         raise KeyboardInterrupt from error

@@ -89,7 +89,13 @@ class RemoteGroups:
         found = self._log.result(futures[group], group=group, needs="READ")
         for tp in found.topic_partitions:
             if tp.error is not None:
-                raise error_of(tp.error, topic=tp.topic, group=group, needs="READ")
+                raise error_of(
+                    tp.error,
+                    topic=tp.topic,
+                    group=group,
+                    needs="READ",
+                    principal=self._log.principal,
+                )
 
     def delete(self, group: str) -> None:
         with translated(group=group):
@@ -110,26 +116,38 @@ class RemoteOffsets:
         if self._group is None:
             return {}
         make = confluent().TopicPartition
-        with translated(group=self._group, to=self._log.bootstrap, needs="READ"):
+        with translated(
+            group=self._group, to=self._log.bootstrap, needs="READ", principal=self._log.principal
+        ):
             found = self._client.committed([make(*tp) for tp in tps], self._log.timeout_ms / 1000)
         self._check(found)
         return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets and wait for the broker's response."""
-        with translated(group=self._group, to=self._log.bootstrap, needs="READ"):
+        with translated(
+            group=self._group, to=self._log.bootstrap, needs="READ", principal=self._log.principal
+        ):
             found = self._client.commit(offsets=_with_offsets(offsets), asynchronous=False)
         self._check(found)
 
     def commit_later(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets without waiting; the consumer's `on_commit` callback gets the result."""
-        with translated(group=self._group, to=self._log.bootstrap, needs="READ"):
+        with translated(
+            group=self._group, to=self._log.bootstrap, needs="READ", principal=self._log.principal
+        ):
             self._client.commit(offsets=_with_offsets(offsets))
 
     def _check(self, results: list[Any]) -> None:
         for tp in results:
             if tp.error is not None:
-                raise error_of(tp.error, topic=tp.topic, group=self._group, needs="READ")
+                raise error_of(
+                    tp.error,
+                    topic=tp.topic,
+                    group=self._group,
+                    needs="READ",
+                    principal=self._log.principal,
+                )
 
 
 def _member(member: Any) -> MemberDescription:

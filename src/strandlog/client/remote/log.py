@@ -52,7 +52,7 @@ from strandlog.client.remote.errors import (
     without_state,
 )
 from strandlog.client.remote.groups import RemoteGroups
-from strandlog.client.remote.login import Credentials, Login
+from strandlog.client.remote.login import USER, Credentials, Login
 from strandlog.client.remote.producer import RemoteProducer
 from strandlog.client.remote.security import RemoteSecurity
 from strandlog.client.remote.settings import RemoteSetting, RemoteSettings, kafka_text
@@ -96,6 +96,7 @@ class RemoteLog(Closable):
             "offsets_at",
             "partition_count",
             "partition_count_to_write",
+            "principal",
             "request_options",
             "result",
             "topic_setting_rows",
@@ -182,6 +183,14 @@ class RemoteLog(Closable):
         return self._admin
 
     @property
+    def principal(self) -> str:
+        """The principal of the user name with which the client logs in, or an empty string if the
+        broker derives the principal from something else: a certificate or a token."""
+        user = self.credentials.current.get(USER)
+        protocol = str(self.client_config.get("security.protocol", "")).upper()
+        return f"User:{user}" if user and protocol.startswith("SASL_") else ""
+
+    @property
     def request_options(self) -> dict[str, float]:
         return {"request_timeout": self.timeout_ms / 1000}
 
@@ -194,7 +203,9 @@ class RemoteLog(Closable):
         needs: str = "DESCRIBE",
     ) -> Any:
         """Return the result of a request, or raise its translated error."""
-        with translated(topic=topic, group=group, to=self.bootstrap, needs=needs):
+        with translated(
+            topic=topic, group=group, to=self.bootstrap, needs=needs, principal=self.principal
+        ):
             # librdkafka enforces the timeout itself; waiting twice as long leaves it a margin.
             deadline_ms = self.clock.monotonic_ms() + 2 * self.timeout_ms
             while self.clock.monotonic_ms() < deadline_ms:
@@ -360,7 +371,7 @@ class RemoteLog(Closable):
         """
         found = self._metadata([topic], WRITE, with_operations=True)[topic]
         if not _may(found, WRITE):
-            raise TopicAuthorizationError(denied(WRITE, "topic", topic))
+            raise TopicAuthorizationError(denied(WRITE, "topic", topic, self.principal))
         return len(found.partitions)
 
     def offset_ranges(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:

@@ -401,7 +401,13 @@ class RemoteProducer(Closable):
     def _error_of(self, failure: Failure, topic: str) -> StrandlogError:
         if failure.error.code() == PURGED and self._rejection is not None:
             return self._rejection
-        return error_of(failure.error, topic=topic, to=self._log.bootstrap, needs="WRITE")
+        return error_of(
+            failure.error,
+            topic=topic,
+            to=self._log.bootstrap,
+            needs="WRITE",
+            principal=self._log.principal,
+        )
 
     def _produce_bulk(
         self,

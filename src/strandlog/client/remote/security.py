@@ -21,7 +21,7 @@ from strandlog.broker.access.scram import ScramMechanism
 from strandlog.broker.access.users import check_iterations, check_name, check_password_text
 from strandlog.client.api import UserInfo
 from strandlog.client.arguments import mechanism_named
-from strandlog.client.remote.errors import BAD_TEXT, confluent, is_intact, translated
+from strandlog.client.remote.errors import BAD_TEXT, confluent, denied, is_intact, translated
 from strandlog.errors import (
     ClusterAuthorizationError,
     InvalidRequestError,
@@ -77,8 +77,7 @@ class RemoteSecurity:
         allowed = self.cluster_operations()
         if Operation.DESCRIBE.name not in allowed:
             raise ClusterAuthorizationError(
-                "this client lacks the permission DESCRIBE on the cluster; to allow it: "
-                "strandlog acl add --principal User:NAME --operation DESCRIBE --cluster"
+                denied(Operation.DESCRIBE.name, "cluster", "", self._log.principal)
             )
         return allowed
 

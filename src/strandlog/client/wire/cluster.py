@@ -78,7 +78,7 @@ def broker_error(
     message = f"{about}: {text or name}"
     if code in DENIED:
         wanted = needs or name
-        message = f"{about}: the user lacks a permission ({wanted}); see `strandlog acl check`"
+        message = f"{about}: this client lacks a permission ({wanted}); see `strandlog acl check`"
     if known and codes(code).retriable:
         return RetriableBrokerError(message, code)
     return error_for_kafka_code(code, message)

@@ -54,6 +54,31 @@ import sys, tempfile
 from strandlog.tables.table import open_table
 open_table(tempfile.mkdtemp() + "/table", {kind!r})
 """
+ARROW = """
+import strandlog, tempfile
+with strandlog.open(tempfile.mkdtemp() + "/data") as log:
+    log.create_topic("orders")
+    with log.producer() as producer:
+        producer.send("orders", b"one tea")
+    with log.consumer(["orders"]) as consumer:
+        assert consumer.poll_arrow().num_rows == 1
+"""
+SPARK = """
+import strandlog, tempfile
+from strandlog.spark import session
+folder = tempfile.mkdtemp() + "/data"
+with strandlog.open(folder) as log:
+    log.create_topic("orders")
+    with log.producer() as producer:
+        producer.send("orders", b"one tea")
+spark = session("local[1]")
+source = spark.read.format("strandlog").option("path", folder).option("subscribe", "orders")
+orders = source.load()
+assert orders.count() == 1
+# The tasks of table sinks use it.
+assert orders.mapInArrow(lambda batches: batches, orders.schema).count() == 1
+spark.stop()
+"""
 MAIN = "import sys; sys.argv[1:] = {words}; from strandlog.__main__ import main; main()"
 
 
@@ -71,7 +96,6 @@ class Feature:
 CONFIG = MAIN.format(words=["config", "show"])
 CERTIFICATES = "import strandlog.cli.security.certificates"
 BROKER = "import strandlog.testing as t\nwith t.broker() as broker: broker.create_topic('orders')"
-SPARK = "from strandlog.spark.java.class_archive import archive_path"
 SERVE_HTTP, SERVE_GRPC = SERVE.format(more='"--no-grpc"'), SERVE.format(more='"--grpc-port=0"')
 DELTA, ICEBERG = TABLE.format(kind="delta"), TABLE.format(kind="iceberg")
 FEATURES = (
@@ -93,11 +117,8 @@ FEATURES = (
     ),
     Feature("testing", BROKER, missing=BROKER),
     Feature("console", "import plotly"),  # without it, the console says so in place of its charts
-    Feature(
-        "spark",
-        "import numba, pyarrow, pyspark, strandlog.spark",
-        missing="from strandlog.spark import session; session()",
-    ),
+    Feature("arrow", ARROW, missing=ARROW),
+    Feature("spark", SPARK, missing="from strandlog.spark import session; session()"),
     Feature("delta", DELTA, missing=DELTA, without="cli"),
     Feature("iceberg", ICEBERG, missing=ICEBERG, without="cli"),
 )

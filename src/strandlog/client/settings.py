@@ -129,7 +129,7 @@ def _read_file(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _read_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    names = {variable_of(name): name for name in _known_names()}
+    names = {variable_of(name): name for name in known_names()}
     found: dict[str, str] = {}
     for variable, value in variables.items():
         if not variable.startswith(CLIENT_PREFIX) or not value or variable == FILE_VARIABLE:
@@ -148,7 +148,8 @@ def variable_of(name: str) -> str:
     return CLIENT_PREFIX + name.upper().replace(".", "_")
 
 
-def _known_names() -> Iterable[str]:
+def known_names() -> Iterable[str]:
+    """Return the names of all client settings, including alternative names."""
     yield from (row.name for row in CLIENT_SETTINGS)
     yield from ALIASES
     yield from JAVA_ONLY

@@ -77,6 +77,8 @@ def test_a_misspelt_subject_is_suggested(wire: CommandLine, tmp_path: Path) -> N
     meant = "error: subject 'order-value' does not exist; did you mean 'orders-value'?\n"
     assert wire.inside("schema", "get", "order-value", code=1).err == meant
     assert CommandLine(wire.data).inside("schema", "get", "order-value", code=1).err == meant
+    produce = ("produce", "orders", "--value-schema", "order-value")
+    assert wire.inside(*produce, given=b'"x"\n', code=1).err == meant
     assert wire.inside("schema", "delete", "order-value", "-y", code=1).err == meant
     new = wire.inside("schema", "check", "order-value", str(schema)).err
     assert new.endswith(meant.replace("error", "note"))
@@ -84,6 +86,16 @@ def test_a_misspelt_subject_is_suggested(wire: CommandLine, tmp_path: Path) -> N
     assert "Version 7 not found" in version.err
     unlike = wire.inside("schema", "get", "unlike", code=1)
     assert unlike.err == "error: Subject 'unlike' not found.\n"
+
+
+def test_a_misspelt_client_setting_is_suggested(wire: CommandLine) -> None:
+    """The error was librdkafka's, which knows no suggestions."""
+    misspelt = wire.inside("topic", "list", "-X", "sasl.usrname=x", code=1)
+    assert misspelt.err == (
+        "error: unknown setting 'sasl.usrname'; did you mean 'sasl.username'?\n"
+    )
+    unlike = wire.inside("topic", "list", "-X", "x.y=z", code=1)
+    assert unlike.err == "error: unknown setting 'x.y'\n"
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ from strandlog.cli.registry import (
     read_schema,
     readable_registry,
     register_schema,
+    suggesting_subject,
 )
 from strandlog.cli.topic_names import missing_topic
 from strandlog.client.api import AnyProducer, OpenLog
@@ -310,7 +311,7 @@ def _schema_encoder(
         return None
     is_file = Path(given).suffix.lower() in KINDS or Path(given).is_file()
     if not is_file:
-        with readable_registry(target, url) as readable:
+        with readable_registry(target, url) as readable, suggesting_subject(readable, given):
             return SchemaEncoder(readable.version(given).schema)
     schema = read_schema(given, None, [], option)
     with changeable_registry(target, url) as registry:

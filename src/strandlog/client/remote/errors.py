@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from strandlog.client.settings import known_names
+from strandlog.config.setting import closest
 from strandlog.errors import (
     AuthenticationError,
     GroupNotFoundError,
@@ -31,6 +33,7 @@ from strandlog.errors import (
     StrandlogError,
     TopicExistsError,
     TopicNotFoundError,
+    UnknownSettingError,
     UnreachableError,
     error_for_kafka_code,
     with_text,
@@ -57,6 +60,7 @@ _REMEDIES = {
     SSL: "check ssl.ca.location, security.protocol and the host name",
 }
 _TLS_FAILURE = re.compile(r"certificate verify failed|SSL routines")
+_UNKNOWN_SETTING = re.compile(r'No such configuration property: "(.*)"')
 _NO_GSSAPI = "No provider for SASL mechanism GSSAPI"
 _CHOOSE_MECHANISM = (
     "set sasl.mechanism to SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER: without it, "
@@ -130,6 +134,13 @@ def _denial(
     return text if group is None else f"group {group!r}: {text}"
 
 
+def _setting_error(text: str) -> SettingError:
+    """Return the error for a configuration that librdkafka rejected."""
+    if unknown := _UNKNOWN_SETTING.search(text):
+        return UnknownSettingError(unknown[1], closest(unknown[1], known_names()))
+    return SettingError(_CHOOSE_MECHANISM if _NO_GSSAPI in text else text)
+
+
 def _rejection(topic: str) -> str:
     """Return the message for a record that the broker rejected; librdkafka drops its reason."""
     return (
@@ -172,7 +183,7 @@ def error_of(
     if topic is not None and code == _INVALID_RECORD:
         return InvalidRecordError(_rejection(topic))
     if code == _INVALID_ARGUMENT:
-        return SettingError(_CHOOSE_MECHANISM if _NO_GSSAPI in text else text)
+        return _setting_error(text)
     return error_for_kafka_code(code, text, text if group is None else f"group {group!r}: {text}")
 
 

@@ -217,7 +217,8 @@ class CertificateReload:
 
     def check_now(self) -> None:
         """Check the files without waiting for the end of the interval."""
-        self._failures.clear()  # so that an error is logged again for the operator
+        # An error is logged again for the operator, and its end is still noticed.
+        self._failures = dict.fromkeys(self._failures, "")
         self._now.set()
 
     def stop(self) -> None:
@@ -247,10 +248,12 @@ class CertificateReload:
                 self._failures[contexts] = text
                 logger.error("keeping the previous certificate: %s", text)
             return
-        self._failures.pop(contexts, None)
+        has_failed = self._failures.pop(contexts, None) is not None
         if outcome:
             self._metrics.tls_reloads += 1
             logger.info("listener %s: loaded the changed certificate files", contexts.label)
+        elif has_failed:
+            logger.info("listener %s: the certificate files are valid again", contexts.label)
 
     def _set_expiry(self) -> None:
         found = [each.material.not_after.timestamp() for each in self._contexts]

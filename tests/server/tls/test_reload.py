@@ -70,6 +70,27 @@ def test_a_file_that_cannot_be_loaded_leaves_the_old_certificate(
         assert _serial(tls) == new
 
 
+@pytest.mark.parametrize("is_told", [False, True], ids=["by itself", "SIGHUP"])
+def test_the_last_line_about_certificates_stays_an_error_after_the_good_file_is_put_back(
+    scene: TlsScene, caplog: pytest.LogCaptureFixture, *, is_told: bool
+) -> None:
+    """The content equals the loaded one, so nothing was loaded and nothing was logged."""
+    caplog.set_level("INFO", "strandlog")
+    good = scene.issued.store.read_bytes()
+    scene.issued.store.write_bytes(b"")
+    scene.wait_for_metric("tls_reload_failures", lambda count: count >= 1)
+    new = scene.issued.store.with_suffix(".new")
+    new.write_bytes(good)
+    new.replace(scene.issued.store)
+    if is_told:
+        scene.server.call(scene.server.server.reload.check_now)
+    expected = "listener SSL: the certificate files are valid again"
+    eventually(lambda: expected in caplog.messages, "the log says that the certificate is valid")
+    with scene.tls() as tls:
+        assert serves(tls)
+    assert caplog.messages.count(expected) == 1
+
+
 def test_a_missing_file_leaves_the_old_certificate(scene: TlsScene) -> None:
     scene.issued.store.unlink()
     scene.wait_for_metric("tls_reload_failures", lambda count: count >= 1)

@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 from strandlog.errors import StrandlogError
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 
 class Deferred(Generic[T]):
@@ -110,6 +111,13 @@ def deferred(ask: Callable[[], Deferred[T]]) -> Deferred[T]:
         return ask()
     except StrandlogError as error:
         return Deferred.failed(error)
+
+
+def as_result(error: E) -> E:
+    """Return a caught error without its traceback, for a list of results. The frames of a traceback
+    usually refer to that list. With many errors, the garbage collector would stop the event loop
+    for a long time to find these cycles."""
+    return error.with_traceback(None)
 
 
 Procedure: TypeAlias = Generator[Deferred[Any], Any, T]

@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
-from strandlog.broker.deferred import Deferred
+from strandlog.broker.deferred import Deferred, as_result
 from strandlog.broker.flushing.durability import BULK_PARTITIONS, Durability
 from strandlog.broker.metrics import Metrics
 from strandlog.broker.runtime import Runtime
@@ -42,7 +43,7 @@ from strandlog.errors import (
     StorageError,
     StrandlogError,
 )
-from strandlog.model import Acks, Buffer, PartitionRecords, ProducerIdentity
+from strandlog.model import Acks, Buffer, PartitionRecords, ProducerIdentity, TopicRef
 from strandlog.record.batch_header import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH_POSITION,
@@ -219,7 +220,7 @@ class RecordAppender:
             log = self._catalog.resolve(part.topic, part.partition)
             result = self._append_part(log, part, number, checked)
         except StrandlogError as failure:
-            delayed.skip(failure)
+            delayed.skip(as_result(failure))
             return
         on_flushed = partial(delayed.flushed, delayed.wait(result))
         is_bulk = len(partitions) > BULK_PARTITIONS
@@ -236,7 +237,7 @@ class RecordAppender:
             log = self._catalog.resolve(part.topic, part.partition)
             return self._append_part(log, part, number, checked)
         except StrandlogError as failure:
-            return failure
+            return as_result(failure)
 
     def _append_part(
         self, log: PartitionLog, part: PartitionRecords, number: int, checked: Checked
@@ -448,16 +449,20 @@ class RecordAppender:
 
     def _to_check(self, partitions: Sequence[PartitionRecords]) -> list[_ToCheck]:
         found: list[_ToCheck] = []
+        logs_of: dict[TopicRef, Sequence[PartitionLog]] = {}
         count = records = 0
         quick = True
-        for number, part in enumerate(partitions):
-            data = part.records
+        for number, (topic, partition, data) in enumerate(partitions):
+            logs = logs_of.get(topic)
+            if logs is None:
+                logs = logs_of[topic] = self._logs_to_check(topic)
+            # The append rejects an unknown partition, and one that has no or several batches.
+            if not 0 <= partition < len(logs):
+                continue
             if data is None or not len(data) or _has_several_batches(data):
-                continue  # the append rejects the partition
+                continue
+            log = logs[partition]
             try:
-                log = self._catalog.resolve(part.topic, part.partition)
-                if not log.settings.checks_records:
-                    continue
                 batches = split_batches(data)
             except (StrandlogError, DataError):
                 continue
@@ -467,6 +472,16 @@ class RecordAppender:
             # `is_quick` decompresses, so it is not called for a large number of batches.
             quick = quick and count <= QUICK_BATCHES and all(is_quick(*each) for each in batches)
         return [] if quick and records <= QUICK_RECORDS else found
+
+    def _logs_to_check(self, topic: TopicRef) -> Sequence[PartitionLog]:
+        """Return the partitions of a topic whose records must be checked; none of any other
+        topic."""
+        try:
+            name = self._catalog.topic_with_id(topic).name if isinstance(topic, UUID) else topic
+            logs = self._catalog.logs(name)
+        except StrandlogError:
+            return ()
+        return logs if logs[0].settings.checks_records else ()
 
     def _check_all(
         self, to_check: list[_ToCheck], is_abandoned: Callable[[], bool]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from strandlog.broker.deferred import as_result
 from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.groups.coordinator import GroupCoordinator
 from strandlog.broker.maintenance import RETENTION, Maintenance
@@ -162,7 +163,7 @@ class TopicAdmin:
                     )
                 log.raise_log_start(log.high_watermark if offset == ALL_RECORDS else offset)
             except StrandlogError as error:
-                found[tp] = error
+                found[tp] = as_result(error)
             else:
                 found[tp] = log.log_start_offset
         self._maintenance.schedule_soon(RETENTION)  # removes the files of the deleted records

@@ -17,7 +17,7 @@ from strandlog.broker.access.authorizer import Authorizer
 from strandlog.broker.access.permission import ALTER, CLUSTER, DESCRIBE
 from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import RequestContext
-from strandlog.broker.deferred import Deferred, deferred
+from strandlog.broker.deferred import Deferred, as_result, deferred
 from strandlog.broker.facade.groups import GroupRequests
 from strandlog.broker.security_store import SECURITY_OWNER, SecurityStore
 from strandlog.config.tables.broker import BrokerSettings
@@ -92,7 +92,7 @@ class AclRequests(GroupRequests):
                 valid.append(checked_acl(acl))
                 results.append(None)
             except StrandlogError as error:
-                results.append(error)
+                results.append(as_result(error))
         if not valid:
             return Deferred.done(results)
         return self._with_table(self._security_table, lambda: self._create(valid, results))

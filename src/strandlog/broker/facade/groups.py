@@ -22,7 +22,7 @@ from strandlog.broker.access.permission import (
 )
 from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import RequestContext
-from strandlog.broker.deferred import Deferred, Procedure, deferred, run
+from strandlog.broker.deferred import Deferred, Procedure, as_result, deferred, run
 from strandlog.broker.facade.topics import TopicRequests
 from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.groups.coordinator import GroupCoordinator
@@ -205,7 +205,7 @@ class GroupRequests(TopicRequests):
             try:
                 self._catalog.log(*tp)
             except StrandlogError as error:
-                errors[tp] = error
+                errors[tp] = as_result(error)
         if errors:
             kept = {tp: each for tp, each in request.offsets.items() if tp not in errors}
             request = replace(request, offsets=kept)

@@ -27,7 +27,7 @@ from strandlog.broker.access.permission import (
     Requirement,
 )
 from strandlog.broker.context import RequestContext
-from strandlog.broker.deferred import Deferred
+from strandlog.broker.deferred import Deferred, as_result
 from strandlog.broker.facade.access import AccessRequests
 from strandlog.broker.flushing.durability import Durability
 from strandlog.broker.flushing.flush_wait import FlushWait
@@ -281,7 +281,7 @@ class RecordRequests(AccessRequests):
                 if not -1 <= part.leader_epoch <= 0:  # -1: unknown; 0: the only epoch
                     check_leader_epoch(part.leader_epoch)
             except StrandlogError as error:
-                targets.append(error)
+                targets.append(as_result(error))
                 continue
             if positions and (part.topic, part.partition) in positions:
                 self._count_consumed(positions, part, log)

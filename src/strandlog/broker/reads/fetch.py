@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from strandlog.broker.deferred import Deferred
+from strandlog.broker.deferred import Deferred, as_result
 from strandlog.broker.runtime import Runtime
 from strandlog.broker.timers import Timer, Timers
 from strandlog.clock import stopwatch
@@ -491,7 +491,7 @@ def _read_part(
             if len(data) > left and not is_first:
                 data = TOO_LARGE  # the batch no longer fits; a later fetch returns it
     except StrandlogError as raised:
-        error = raised
+        error = as_result(raised)
     return FetchPartitionData(
         part.topic,
         part.partition,

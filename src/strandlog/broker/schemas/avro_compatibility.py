@@ -25,6 +25,7 @@ comparison of recursive schemas terminates.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from itertools import islice
 from typing import Any
 
 from strandlog.config.limits.schemas import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_MESSAGES
@@ -38,6 +39,8 @@ PROMOTED = {  # reader's type → the writer's types that it can read
     "bytes": ("string",),
     "string": ("bytes",),
 }
+
+MAX_SYMBOLS = 20  # that a message names
 
 Messages = list[str]
 
@@ -59,7 +62,9 @@ def avro_incompatibilities(reader: Any, writer: Any) -> Messages:
 class _Comparison:
     def __init__(self) -> None:
         self._done: dict[tuple[int, int], Messages] = {}
+        self._steps = 0
         self._fields: dict[int, dict[str, Any]] = {}
+        self._symbols: dict[int, frozenset[str]] = {}
         self._named_branches: dict[int, dict[tuple[str, str], list[Any]]] = {}
 
     def messages(self, reader: Any, writer: Any, path: str) -> Messages:
@@ -69,12 +74,16 @@ class _Comparison:
         pair = id(reader), id(writer)
         found = self._done.get(pair)
         if found is None:
-            if len(self._done) >= SCHEMA_MAX_COMPARISONS:
-                raise _TooComplexError
+            self._take_step()
             self._done[pair] = []
             found = self._compared(reader, writer, path)
             self._done[pair] = found
         return found
+
+    def _take_step(self) -> None:
+        self._steps += 1
+        if self._steps > SCHEMA_MAX_COMPARISONS:
+            raise _TooComplexError
 
     def _compared(self, reader: Any, writer: Any, path: str) -> Messages:
         if writer.type == "union":
@@ -95,7 +104,7 @@ class _Comparison:
             case "fixed":
                 return _fixed(reader, writer, path)
             case "enum":
-                return _enum(reader, writer, path)
+                return self._enum(reader, writer, path)
         return self._record(reader, writer, path)
 
     def _all_branches(self, reader: Any, writer: Any, path: str) -> Messages:
@@ -131,7 +140,8 @@ class _Comparison:
             *by_name.get((writer.type, writer.name), ()),
             *by_name.get((writer.type, writer.fullname), ()),
         ]
-        return dict.fromkeys(named)
+        # By identity: the library's hash of a type is that of its whole text.
+        return {id(each): each for each in named}.values()
 
     def _record(self, reader: Any, writer: Any, path: str) -> Messages:
         fields = self._fields.get(id(writer))
@@ -139,6 +149,7 @@ class _Comparison:
             fields = self._fields[id(writer)] = {each.name: each for each in writer.fields}
         found: Messages = []
         for each in reader.fields:
+            self._take_step()
             inner = f"{path}/{each.name}"
             aliases = _aliases(each)
             names = [each.name, *(aliases if isinstance(aliases, list) else ())]
@@ -154,6 +165,20 @@ class _Comparison:
             if len(found) > SCHEMA_MAX_MESSAGES:
                 break
         return found
+
+    def _enum(self, reader: Any, writer: Any, path: str) -> Messages:
+        known = self._symbols.get(id(reader))
+        if known is None:
+            known = self._symbols[id(reader)] = frozenset(reader.symbols)
+        default = reader.props.get("default")
+        if default and default in known:
+            return []
+        unknown = (each for each in writer.symbols if each not in known)
+        missing = sorted(islice(unknown, MAX_SYMBOLS))
+        if not missing:
+            return []
+        more = "" if next(unknown, None) is None else " and more"
+        return [_at(path, f"{reader.name} lacks the symbols {', '.join(missing)}{more}")]
 
 
 def _at(path: str, text: str) -> str:
@@ -176,12 +201,3 @@ def _fixed(reader: Any, writer: Any, path: str) -> Messages:
     if reader.size == writer.size:
         return []
     return [_at(path, f"{writer.fullname} has {writer.size} bytes, not {reader.size}")]
-
-
-def _enum(reader: Any, writer: Any, path: str) -> Messages:
-    known = set(reader.symbols)
-    missing = sorted(set(writer.symbols) - known)
-    default = reader.props.get("default")
-    if not missing or (default and default in known):
-        return []
-    return [_at(path, f"{reader.name} lacks the symbols {', '.join(missing)}")]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 from avro.errors import AvroException
+from avro.schema import RecordSchema
 from avro.schema import parse as apache_parse
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import assume, given
@@ -153,6 +154,39 @@ def test_large_records_and_unions_are_compared_without_a_step_per_pair_of_their_
     assert TYPES.incompatibilities(made, again) == []
     union = [{**record(A), "name": f"R{number}"} for number in range(300)]
     assert TYPES.incompatibilities(parsed(union), parsed(union)) == []
+
+
+def test_a_record_that_many_unions_name_is_not_looked_at_for_each_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"R{number}" for number in range(40)]
+    union = [{**record(field("next", ["null", *names[:n]])), "name": names[n]} for n in range(40)]
+    made = parsed(union)
+
+    def forbidden(_: object) -> int:
+        raise AssertionError("the hash of a type is that of its whole text")
+
+    monkeypatch.setattr(RecordSchema, "__hash__", forbidden)
+    assert TYPES.incompatibilities(made, made) == []
+
+
+def test_fields_count_as_steps_of_a_comparison() -> None:
+    fields = [field(f"f{number}", "int", default=0) for number in range(1_000)]
+    reader = parsed(record(*fields, aliases=[f"W{number}" for number in range(100)]))
+    writer = parsed([{**record(), "name": f"W{number}"} for number in range(100)])
+    [reason] = TYPES.incompatibilities(reader, writer)
+    assert "too complex" in reason
+
+
+def test_a_reason_names_only_some_of_many_missing_symbols() -> None:
+    def enum(*symbols: str) -> Any:
+        return parsed({"type": "enum", "name": "E", "symbols": symbols})
+
+    [reason] = TYPES.incompatibilities(enum("a"), enum(*(f"s{n}" for n in range(1_000))))
+    assert reason.endswith("s9 and more (at /)")
+    assert TYPES.incompatibilities(enum("a"), enum("a", "c", "b")) == [
+        "E lacks the symbols b, c (at /)"
+    ]
 
 
 def test_schemas_that_are_too_complex_are_incompatible(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from strandlog.client.permissions import COMMIT_TOPIC
 from strandlog.config.units import parse_duration_ms
 from strandlog.errors import (
     HIDDEN,
@@ -439,7 +440,7 @@ OPTIONS = (
         "commitTopic",
         _SINK,
         _text,
-        "strandlog.spark.commits",
+        COMMIT_TOPIC,
         "Compacted topic that records which batches are published (with `exactly_once`).",
     ),
     Option(

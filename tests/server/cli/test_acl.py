@@ -117,6 +117,35 @@ def test_roles_have_the_rules_of_kafkas_tool(acl: CommandLine) -> None:
     assert len(found["added"]) == 5
 
 
+def test_roles_of_spark_have_the_permissions_of_the_security_guide(acl: CommandLine) -> None:
+    acl.inside("acl", "add", "--principal", "User:s", "--spark-sink", "--topic", "t")
+    sink = [
+        "ALLOW User:s WRITE TOPIC LITERAL t *",
+        "ALLOW User:s CREATE TOPIC LITERAL t *",
+        "ALLOW User:s READ TOPIC LITERAL strandlog.spark.commits *",
+        "ALLOW User:s WRITE TOPIC LITERAL strandlog.spark.commits *",
+        "ALLOW User:s CREATE TOPIC LITERAL strandlog.spark.commits *",
+        "ALLOW User:s READ GROUP PREFIXED strandlog-spark- *",
+        "ALLOW User:s WRITE TRANSACTIONAL_ID PREFIXED strandlog-spark- *",
+    ]
+    assert sorted(rules(acl)) == sorted(sink)
+    acl.inside(
+        *("acl", "add", "--principal", "User:r", "--spark-source", "--spark-sink", "--topic", "t"),
+        *("--group", "g", "--prefix", "--commit-topic", "mine"),
+    )
+    assert sorted(rule for rule in rules(acl) if "User:r" in rule) == [
+        "ALLOW User:r CREATE TOPIC LITERAL mine *",
+        "ALLOW User:r CREATE TOPIC PREFIXED t *",
+        "ALLOW User:r READ GROUP PREFIXED g *",
+        "ALLOW User:r READ GROUP PREFIXED strandlog-spark- *",
+        "ALLOW User:r READ TOPIC LITERAL mine *",
+        "ALLOW User:r READ TOPIC PREFIXED t *",
+        "ALLOW User:r WRITE TOPIC LITERAL mine *",
+        "ALLOW User:r WRITE TOPIC PREFIXED t *",
+        "ALLOW User:r WRITE TRANSACTIONAL_ID PREFIXED strandlog-spark- *",
+    ]
+
+
 # -- check -------------------------------------------------------------------------------------
 
 
@@ -218,14 +247,21 @@ def test_settings_that_the_broker_hides_are_a_note(tmp_path: Path) -> None:
         ("--operation WRITE --group g", "no operation 'WRITE' on a GROUP: use one of ALL, READ,"),
         ("--operation REED --topic t", "use one of ALL, READ, WRITE, CREATE, DELETE, ALTER,"),
         ("--operation READ", "no resource given: pass --topic, --group, --transactional-id or"),
-        ("--topic t", "no operation given: pass --operation, --producer or --consumer"),
+        (
+            "--topic t",
+            "no operation given: pass --operation, --producer, --consumer, "
+            "--spark-source or --spark-sink",
+        ),
         ("--operation READ --topic t --host localhost", "'localhost' never matches a client"),
         ("--operation READ --topic t --host 10.0.0.0/8", "never matches a client"),
         ("--operation ALL --cluster --prefix", "needs a name"),
         ("--consumer --topic t", "--consumer also needs --group"),
         ("--producer --topic t --group g", "cannot be combined with --producer"),
+        ("--spark-sink --group g", "cannot be combined with --spark-sink"),
+        ("--spark-source --group g", "--spark-source also needs --topic"),
+        ("--producer --topic t --commit-topic c", "only with --spark-sink"),
         ("--producer --topic t --operation READ", "have their own operations"),
-        ("--producer --topic t --deny", "cannot be combined with --producer or --consumer"),
+        ("--producer --topic t --deny", "cannot be combined with --producer"),
         ("--operation READ --topic t*", "with 't': --topic t --prefix"),
         ("--operation READ --topic t* --prefix", "with 't': --topic t --prefix"),
         ("--operation READ --topic * --prefix", "for all names: --topic '*'"),

@@ -31,7 +31,7 @@ from strandlog.errors import AuthorizationError
 pa = pytest.importorskip("pyarrow", reason="Spark tests need the spark extra")
 pytest.importorskip("pyspark", reason="Spark tests need the spark extra")
 
-from strandlog.spark.options import SINK, STREAM, parse_options  # noqa: E402
+from strandlog.spark.options import BATCH, SINK, STREAM, parse_options  # noqa: E402
 from strandlog.spark.sink.writer import BatchSink, TaskId  # noqa: E402
 from strandlog.spark.source.access import open_access  # noqa: E402
 from strandlog.spark.source.planning import OffsetRange  # noqa: E402
@@ -65,6 +65,14 @@ def read(broker: SecuredBroker, user: str) -> None:
         for tp, bound in bounds.items():
             assert list(access.read(OffsetRange(tp, bound.earliest, bound.latest)))
         access.commit_offsets("job", {tp: bound.latest for tp, bound in bounds.items()})
+    finally:
+        access.close()
+
+
+def read_batch(broker: SecuredBroker, user: str) -> None:
+    access = open_access(parse_options(BATCH, broker.spark(user) | {"subscribe": "in"}))
+    try:
+        assert access.bounds()
     finally:
         access.close()
 
@@ -111,7 +119,7 @@ def test_none_of_the_documented_permissions_can_be_left_out(
         use(broker, user)
 
 
-@pytest.mark.parametrize("use", [read, write_exactly_once, write_at_least_once])
+@pytest.mark.parametrize("use", [read, read_batch, write_exactly_once, write_at_least_once])
 def test_permissions_of_a_spark_job_come_out_one_at_a_time(
     broker: SecuredBroker, use: Callable[[SecuredBroker, str], None], tmp_path: Path
 ) -> None:

@@ -3,10 +3,12 @@
     --producer --topic t                       WRITE, DESCRIBE and CREATE on the topic
     --producer --topic t --transactional-id x  also WRITE and DESCRIBE on the transactional id
     --consumer --topic t --group g             READ and DESCRIBE on the topic, READ on the group
+    --spark-source --topic t                   READ on the topic; with --group, also on the group
+    --spark-sink --topic t                     what an exactly-once sink needs
 
-These are the roles of Kafka's kafka-acls.sh. Without a role, each given operation applies to each
-given resource. An operation that a resource type does not have is a usage error, because such a
-rule would never apply.
+The roles are declared in client/permissions.py. Without a role, each given operation applies to
+each given resource. An operation that a resource type does not have is a usage error, because such
+a rule would never apply.
 """
 
 from __future__ import annotations
@@ -27,11 +29,7 @@ from strandlog.broker.access.acl import (
 )
 from strandlog.broker.access.permission import (
     CLUSTER_NAME,
-    CREATE,
-    DESCRIBE,
     EVERYTHING,
-    READ,
-    WRITE,
     Operation,
     PatternType,
     PermissionType,
@@ -39,21 +37,12 @@ from strandlog.broker.access.permission import (
 )
 from strandlog.broker.topics.topic import check_topic_name
 from strandlog.cli.output import Column, text
+from strandlog.client.permissions import OPTION_OF, ROLES, SPARK_SINK, Grant, Role, grants
 from strandlog.config.limits.records import MAX_TOPIC_NAME_CHARACTERS
 from strandlog.errors import InvalidRequestError, InvalidTopicError
 
 USER = "User"  # the type of principals
-Role = dict[ResourceType, tuple[Operation, ...]]
-
-PRODUCER: Role = {ResourceType.TOPIC: (WRITE, DESCRIBE, CREATE)}
-TRANSACTIONAL_PRODUCER: Role = {**PRODUCER, ResourceType.TRANSACTIONAL_ID: (WRITE, DESCRIBE)}
-CONSUMER: Role = {ResourceType.TOPIC: (READ, DESCRIBE), ResourceType.GROUP: (READ,)}
-OPTION_OF = {
-    ResourceType.TOPIC: "--topic",
-    ResourceType.GROUP: "--group",
-    ResourceType.TRANSACTIONAL_ID: "--transactional-id",
-    ResourceType.CLUSTER: "--cluster",
-}
+_ROLE_OPTIONS = f"{', '.join(role.option for role in ROLES[:-1])} or {ROLES[-1].option}"
 COLUMNS: tuple[Column, ...] = (
     text("PRINCIPAL"),
     text("RULE"),
@@ -99,7 +88,8 @@ def rules_of(
     resources: Resources,
     hosts: Sequence[str],
     permission: PermissionType,
-    role: Role | None = None,
+    roles: Sequence[Role] = (),
+    commit_topic: str | None = None,
 ) -> list[Acl]:
     """Return the rules that the options of `acl add` describe; raise a usage error if invalid."""
     named = resources.named()
@@ -107,43 +97,56 @@ def rules_of(
         raise typer.BadParameter(
             "no resource given: pass --topic, --group, --transactional-id or --cluster"
         )
-    if role is None:
-        wanted = [(kind, name, _operations(operations, kind)) for kind, name in named]
+    if commit_topic is not None and SPARK_SINK not in roles:
+        raise typer.BadParameter("only with --spark-sink", param_hint="--commit-topic")
+    if roles:
+        wanted = _grants_of_roles(roles, resources, operations, commit_topic)
     else:
-        _check_role(role, named, operations)
-        wanted = [(kind, name, role[kind]) for kind, name in named]
-    return [
-        Acl(kind, name, resources.pattern_of(kind), principal, host, operation, permission)
+        wanted = [
+            Grant(kind, name, resources.pattern_of(kind), _operations(operations, kind))
+            for kind, name in named
+        ]
+    acls = [
+        Acl(each.kind, each.name, each.pattern, principal, host, operation, permission)
         for principal in map(checked_principal, principals)
-        for kind, name, some in wanted
-        for operation in some
+        for each in wanted
+        for operation in each.operations
         for host in map(checked_host, hosts or [EVERYTHING])
     ]
+    return list(dict.fromkeys(acls))
 
 
 def _operations(names: Sequence[str], kind: ResourceType) -> tuple[Operation, ...]:
     if not names:
-        raise typer.BadParameter("no operation given: pass --operation, --producer or --consumer")
+        raise typer.BadParameter(f"no operation given: pass --operation, {_ROLE_OPTIONS}")
     return tuple(checked_operation(name, kind) for name in names)
 
 
-def _check_role(
-    role: Role,
-    named: list[tuple[ResourceType, str]],
+def _grants_of_roles(
+    roles: Sequence[Role],
+    resources: Resources,
     operations: Sequence[str],
-) -> None:
-    """Raise a usage error if --operation is given, or the role needs other resource types."""
+    commit_topic: str | None,
+) -> list[Grant]:
+    """Return the grants of each role for the resources that it uses; raise a usage error if a role
+    lacks a resource, no role uses one, or --operation is given."""
     if operations:
         raise typer.BadParameter(
-            "cannot be combined with --producer or --consumer, which have their own operations",
+            f"cannot be combined with {_ROLE_OPTIONS}, which have their own operations",
             param_hint="--operation",
         )
+    named = resources.named()
     given = {kind for kind, _ in named}
-    name = "--consumer" if role is CONSUMER else "--producer"
-    for kind in role.keys() - given:
-        raise typer.BadParameter(f"{name} also needs {OPTION_OF[kind]}")
-    for kind in given - role.keys():
-        raise typer.BadParameter(f"cannot be combined with {name}", param_hint=OPTION_OF[kind])
+    for kind in given.difference(*(role.operations for role in roles)):
+        options = " and ".join(role.option for role in roles)
+        raise typer.BadParameter(f"cannot be combined with {options}", param_hint=OPTION_OF[kind])
+    found = []
+    for role in roles:
+        for kind in role.operations.keys() - role.optional - given:
+            raise typer.BadParameter(f"{role.option} also needs {OPTION_OF[kind]}")
+        own = [(kind, name) for kind, name in named if kind in role.operations]
+        found += grants(role, own, resources.pattern_of(ResourceType.TOPIC), commit_topic)
+    return found
 
 
 def checked_operation(name: str, kind: ResourceType) -> Operation:

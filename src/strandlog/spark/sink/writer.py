@@ -34,6 +34,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from strandlog.broker.access.permission import TOPIC
+from strandlog.client.permissions import (
+    PRODUCER,
+    SINK_TRANSACTION_PREFIX,
+    SPARK_SINK,
+    listed_permissions,
+)
 from strandlog.client.wire.client import WireClient
 from strandlog.errors import DataError, StrandlogError
 from strandlog.record.codecs import codec_named
@@ -98,7 +105,7 @@ class TaskId:
 
 
 def _prefix(query: str) -> str:
-    return f"strandlog-spark-{query}-"
+    return f"{SINK_TRANSACTION_PREFIX}{query}-"
 
 
 def abort_open_transactions(client: WireClient, query: str) -> None:
@@ -126,8 +133,17 @@ class BatchSink:
         self.is_exact = is_exact
         self._encoder = encoder
 
-    def client(self) -> WireClient:
-        return WireClient(self.options["bootstrap.servers"], self.options.client)
+    @contextlib.contextmanager
+    def client(self) -> Iterator[WireClient]:
+        options = self.options
+        # If rows name their topic, the error about the first one shows how to add permissions.
+        named = [(TOPIC, options["topic"] or "TOPIC")]
+        role, commits = (SPARK_SINK, options["commitTopic"]) if self.is_exact else (PRODUCER, None)
+        with (
+            WireClient(options["bootstrap.servers"], options.client) as client,
+            listed_permissions(client.options, role, named, commits),
+        ):
+            yield client
 
     @hide_traceback()
     @freeze_imports()

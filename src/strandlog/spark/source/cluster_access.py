@@ -12,8 +12,11 @@ The options of Spark's Kafka source map to those of the client as follows:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
+from strandlog.broker.access.permission import GROUP, TOPIC
+from strandlog.client.permissions import SPARK_SOURCE, listed_permissions
 from strandlog.client.readonly.raw_range import RawChunk
 from strandlog.client.wire.client import WireClient
 from strandlog.clock import Clock, SystemClock, pause
@@ -125,7 +128,8 @@ class ClusterAccess:
 
     def _counts(self, names: list[str] | None) -> dict[str, int]:
         """Return the partition counts of all topics, or of those in `names` that exist."""
-        found = self._client.topics(names)
+        with self._listed_permissions():
+            found = self._client.topics(names)
         self._topic_ids |= dict.fromkeys(names or ())
         for name, row in found.items():
             has_id = row.topic_id is not None and row.topic_id.int != 0
@@ -148,17 +152,29 @@ class ClusterAccess:
 
     def _retried(self, look_up: Callable[[], Result]) -> Result:
         """Run an offset lookup, with the number of retries that the options allow."""
-        for _ in range(self._options["fetchOffset.numRetries"]):
-            try:
-                return look_up()
-            except UnreachableError:
-                pause(self._options["fetchOffset.retryIntervalMs"] / 1000)
-        return look_up()
+        with self._listed_permissions():
+            for _ in range(self._options["fetchOffset.numRetries"]):
+                try:
+                    return look_up()
+                except UnreachableError:
+                    pause(self._options["fetchOffset.retryIntervalMs"] / 1000)
+            return look_up()
+
+    def _listed_permissions(self) -> AbstractContextManager[None]:
+        """If a permission is missing, let the error list all those that the source needs."""
+        options = self._options
+        topics = options["subscribe"] or sorted({tp.topic for tp in options["assign"] or ()})
+        named = [(TOPIC, name) for name in topics or ["TOPIC"]]  # a pattern names none
+        group = options.values.get("groupId")  # only streams have it
+        if group is not None:
+            named.append((GROUP, group))
+        return listed_permissions(self._client.options, SPARK_SOURCE, named)
 
     def read(self, wanted: OffsetRange) -> Iterator[RawChunk]:
         try:
-            for chunk in self._client.read_range(*wanted, self._isolation):
-                yield RawChunk(chunk.data, chunk.aborted)
+            with self._listed_permissions():
+                for chunk in self._client.read_range(*wanted, self._isolation):
+                    yield RawChunk(chunk.data, chunk.aborted)
         except UnreachableError as error:
             raise UnreachableError(f"{error}; see {POLL_TIMEOUT}", error.code) from error
 
@@ -184,7 +200,8 @@ class ClusterAccess:
         return table_of_cluster(self._client, topic)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self._client.commit_offsets(group, offsets)
+        with self._listed_permissions():
+            self._client.commit_offsets(group, offsets)
 
     def close(self) -> None:
         self._client.close()

@@ -38,10 +38,6 @@ from strandlog.cli.output import message, print_json, print_table, printable
 from strandlog.cli.security import access_check
 from strandlog.cli.security.acl_options import (
     COLUMNS,
-    CONSUMER,
-    OPTION_OF,
-    PRODUCER,
-    TRANSACTIONAL_PRODUCER,
     Resources,
     cells,
     check_topic_names,
@@ -55,6 +51,7 @@ from strandlog.cli.security.acl_options import (
     rules_of,
 )
 from strandlog.client.api import OpenLog
+from strandlog.client.permissions import CONSUMER, OPTION_OF, PRODUCER, SPARK_SINK, SPARK_SOURCE
 from strandlog.config.units import counted
 
 app = command_app("Add, list, delete and check permissions (ACLs).")
@@ -99,6 +96,24 @@ Hosts = Annotated[
     list[str],
     typer.Option("--host", metavar="IP", help="IP address of the client. Repeatable."),
 ]
+SparkSource = Annotated[
+    bool,
+    typer.Option(
+        "--spark-source", help="Allow reading with Spark; needs --topic, and optionally --group."
+    ),
+]
+SparkSink = Annotated[
+    bool,
+    typer.Option("--spark-sink", help="Allow writing exactly once with Spark; needs --topic."),
+]
+CommitTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--commit-topic",
+        metavar="NAME",
+        help="The sink's option commitTopic (default: strandlog.spark.commits).",
+    ),
+]
 
 
 @app.command()
@@ -123,6 +138,9 @@ def add(
     consumer: Annotated[
         bool, typer.Option("--consumer", help="Allow consuming; needs --topic and --group.")
     ] = False,
+    spark_source: SparkSource = False,
+    spark_sink: SparkSink = False,
+    commit_topic: CommitTopic = None,
     data: DataDir = None,
     bootstrap: Bootstrap = None,
     client: ClientSettings = [],  # noqa: B006
@@ -135,23 +153,19 @@ def add(
     """
     target = target_of(data, bootstrap, client, client_config)
     resources = Resources(topic, group, transactional_id, cluster, prefix)
-    if (producer or consumer) and deny:
-        raise typer.BadParameter(
-            "cannot be combined with --producer or --consumer", param_hint="--deny"
-        )
+    chosen = (
+        (CONSUMER, consumer),
+        (PRODUCER, producer),
+        (SPARK_SOURCE, spark_source),
+        (SPARK_SINK, spark_sink),
+    )
+    roles = [role for role, is_chosen in chosen if is_chosen]
+    if roles and deny:
+        options = " or ".join(role.option for role in roles)
+        raise typer.BadParameter(f"cannot be combined with {options}", param_hint="--deny")
     check_topic_names(resources)
     permission = PermissionType.DENY if deny else PermissionType.ALLOW
-    acls = []
-    if consumer:
-        own = resources._replace(transactional_ids=()) if producer else resources
-        acls += rules_of(principal, operation, own, host, permission, CONSUMER)
-    if producer:
-        own = resources._replace(groups=()) if consumer else resources
-        role = TRANSACTIONAL_PRODUCER if transactional_id else PRODUCER
-        acls += rules_of(principal, operation, own, host, permission, role)
-    if not producer and not consumer:
-        acls = rules_of(principal, operation, resources, host, permission)
-    acls = list(dict.fromkeys(acls))
+    acls = rules_of(principal, operation, resources, host, permission, roles, commit_topic)
     with owned(target, create=True) as log:
         log.create_acls(acls)
     if as_json:

@@ -251,6 +251,11 @@ BAD = "\ud800"
         (lambda log: log.committed_offsets(BAD), errors.InvalidGroupError),
         (lambda log: log.delete_group(BAD), errors.InvalidGroupError),
         (lambda log: log.delete_user(BAD), errors.InvalidRequestError),
+        (lambda log: log.delete_records(BAD, 0, 0), errors.InvalidTopicError),
+        (
+            lambda log: log.commit_offsets("g", {TopicPartition(BAD, 0): 0}),
+            errors.InvalidTopicError,
+        ),
         (lambda log: log.producer().send(BAD, b"v"), errors.InvalidTopicError),
         (lambda log: log.producer().send("t", b"v", headers={BAD: b""}), errors.InvalidRecordError),
         (lambda log: strandlog.connect(log.bootstrap, {"client.id": BAD}), errors.SettingError),
@@ -283,3 +288,28 @@ def test_a_name_is_not_cut_off_at_a_nul_character(
         use(remote)
     assert (remote.topics(), remote.groups()) == (["t"], ["g"])
     assert remote.describe_topic("t").partitions[0].end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("use", "error"),
+    [
+        (lambda log: log.describe_topic(""), errors.InvalidTopicError),
+        (lambda log: log.describe_topics(["t", ""]), errors.InvalidTopicError),
+        (lambda log: log.alter_topic("", {"retention.ms": "1d"}), errors.InvalidTopicError),
+        (lambda log: log.topic_settings(""), errors.InvalidTopicError),
+        (lambda log: log.delete_topic(""), errors.InvalidTopicError),
+        (lambda log: log.delete_records("", 0, 0), errors.InvalidTopicError),
+        (lambda log: log.consumer([""]), errors.InvalidTopicError),
+        (lambda log: log.producer().send("", b"v"), errors.InvalidTopicError),
+        (lambda log: log.commit_offsets("g", {TopicPartition("", 0): 0}), errors.InvalidTopicError),
+        (lambda log: log.committed_offsets(""), errors.InvalidGroupError),
+        (lambda log: log.delete_user(""), errors.ResourceNotFoundError),
+    ],
+)
+def test_an_empty_name_is_not_a_raw_error(
+    remote: RemoteLog, use: Callable[[RemoteLog], object], error: type[Exception]
+) -> None:
+    """confluent_kafka raised ValueError, which the command line showed as a traceback."""
+    remote.create_topic("t")
+    with pytest.raises(error):
+        use(remote)

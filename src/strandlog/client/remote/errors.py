@@ -66,6 +66,7 @@ _CHOOSE_MECHANISM = (
     "set sasl.mechanism to SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER: without it, "
     "librdkafka uses GSSAPI, which its packages for Python do not contain"
 )
+IS_EMPTY = "it is empty"
 BAD_TEXT = "it contains a NUL character or an unpaired surrogate"
 _WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # details that do not help the user
 
@@ -95,8 +96,12 @@ def is_intact(text: object) -> bool:
 def check_names(topics: Iterable[str] = (), group: str | None = None) -> None:
     """Raise an error if the name of a topic or group cannot be passed to confluent_kafka."""
     for topic in topics:
+        if not topic:
+            raise InvalidTopicError(topic, IS_EMPTY)
         if not is_intact(topic):
             raise InvalidTopicError(topic, BAD_TEXT)
+    if group == "":
+        raise InvalidGroupError(group, IS_EMPTY)
     if not is_intact(group):
         raise InvalidGroupError(group, BAD_TEXT)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from strandlog.broker.groups.requests import NO_GENERATION, GroupDescription, MemberDescription
-from strandlog.client.remote.errors import confluent, error_of, translated
+from strandlog.client.remote.errors import check_names, confluent, error_of, translated
 from strandlog.errors import GroupNotFoundError
 from strandlog.model import OffsetAndMetadata, TopicPartition
 from strandlog.protocol.consumer_protocol import (
@@ -62,6 +62,7 @@ class RemoteGroups:
         )
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        check_names(group=group)
         wanted = confluent().ConsumerGroupTopicPartitions(group)
         with translated(group=group):
             futures = self._log.admin.list_consumer_group_offsets(
@@ -81,6 +82,7 @@ class RemoteGroups:
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         if not offsets:
             return
+        check_names([tp.topic for tp in offsets])
         wanted = confluent().ConsumerGroupTopicPartitions(group, _with_offsets(offsets))
         with translated(group=group):
             futures = self._log.admin.alter_consumer_group_offsets(

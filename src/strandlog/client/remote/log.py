@@ -348,6 +348,7 @@ class RemoteLog(Closable):
         if before_offset < 0:
             tp = TopicPartition(name, partition)
             raise deletion_error(before_offset, tp, *self.offset_ranges([tp])[tp])
+        check_names([name])
         wanted = confluent().TopicPartition(name, partition, before_offset)
         with translated(topic=name):
             futures = self.admin.delete_records([wanted], **self.request_options)

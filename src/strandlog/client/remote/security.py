@@ -111,6 +111,8 @@ class RemoteSecurity:
     def _mechanisms_of(self, user: str) -> dict[str, int]:
         if not is_intact(user):
             raise InvalidRequestError(f"invalid user name {user!r}: {BAD_TEXT}")
+        if not user:
+            raise ResourceNotFoundError("there is no user ''")
         self._operations_with_describe()
         with translated(to=self._log.bootstrap):
             futures = self._log.admin.describe_user_scram_credentials(

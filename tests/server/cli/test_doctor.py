@@ -342,10 +342,15 @@ class _NoReply(_HttpReply):
     reply = b""
 
 
+class _GrpcReply(_HttpReply):
+    reply = bytes.fromhex("000018040000000000") + bytes(24)  # SETTINGS, as grpcio sends it
+
+
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
         (_HttpReply, "HTTP server"),
+        (_GrpcReply, "gRPC listener"),
         (_TlsReply, "expects TLS"),
         (_NoReply, "closed the connection"),
     ],

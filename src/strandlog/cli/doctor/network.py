@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from strandlog.cli.doctor.result import Check, fail, ok, warn
 from strandlog.client.remote.client_config import client_config
+from strandlog.client.remote.other_protocols import is_http2_greeting
 from strandlog.client.settings import client_settings
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.sasl import tokens
@@ -218,10 +219,12 @@ def _ask(connection: socket.socket, api_key: int, version: int, body: bytes) -> 
         raise NotKafkaError("it is an HTTP server")
     if not 4 <= length <= MAX_REPLY_BYTES:
         raise NotKafkaError(f"the response starts with {begin!r}, which is not Kafka's protocol")
-    reader = Reader(_exactly(connection, length))
-    if reader.int32() != api_key:
+    correlation_id = _exactly(connection, _LENGTH.size)
+    if is_http2_greeting(begin + correlation_id):
+        raise NotKafkaError("it is a gRPC listener")
+    if correlation_id != _LENGTH.pack(api_key):
         raise NotKafkaError("the response has a wrong correlation id")
-    return reader
+    return Reader(_exactly(connection, length - _LENGTH.size))
 
 
 def _timed_count(connection: socket.socket) -> tuple[float, int]:

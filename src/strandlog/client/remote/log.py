@@ -53,6 +53,7 @@ from strandlog.client.remote.errors import (
 )
 from strandlog.client.remote.groups import RemoteGroups
 from strandlog.client.remote.login import USER, Credentials, Login
+from strandlog.client.remote.other_protocols import is_grpc
 from strandlog.client.remote.producer import RemoteProducer
 from strandlog.client.remote.security import RemoteSecurity
 from strandlog.client.remote.settings import RemoteSetting, RemoteSettings, kafka_text
@@ -144,25 +145,37 @@ class RemoteLog(Closable):
             self._admin.poll(LOOK_SECONDS)
             for code in (AUTHENTICATION, SSL):
                 if code in self._troubles:
-                    raise error_of(self._troubles[code])
+                    raise self._login_failure(error_of(self._troubles[code]))
             if ALL_BROKERS_DOWN in self._troubles:
                 raise self._unreachable()
         self.result(found)
+
+    def _login_failure(self, error: StrandlogError) -> StrandlogError:
+        """Return the error, or a better one if its cause is the port of a gRPC listener."""
+        is_tls = isinstance(error, AuthenticationError) and error.code == SSL
+        if is_tls and is_grpc(self.bootstrap):
+            return self._wrong_protocol("a gRPC listener")
+        return error
+
+    def _wrong_protocol(self, found: str) -> UnreachableError:
+        return UnreachableError(
+            f"{self.bootstrap} is {found}, not a Kafka listener; check the port: the ready line of "
+            "'strandlog serve' shows it as kafka=HOST:PORT"
+        )
 
     def _unreachable(self) -> StrandlogError:
         del self._troubles[ALL_BROKERS_DOWN]
         for error in self._troubles.values():
             found = error_of(error)
             if isinstance(found, AuthenticationError):
-                return found
+                return self._login_failure(found)
         reasons = [without_state(error.str()) for error in self._troubles.values()]
         if any(HTTP_AS_SIZE in reason for reason in reasons):
-            return UnreachableError(
-                f"{self.bootstrap} is an HTTP server, not a Kafka listener; check the port: the "
-                "ready line of 'strandlog serve' shows it as kafka=HOST:PORT"
-            )
+            return self._wrong_protocol("an HTTP server")
         if not reasons or any("Disconnected" in reason for reason in reasons):
             # The connection was accepted: librdkafka reports a refused one with its reason.
+            if is_grpc(self.bootstrap):
+                return self._wrong_protocol("a gRPC listener")
             return UnreachableError(
                 f"{self.bootstrap} accepted the connection and closed it; this listener may "
                 "require TLS, a login or a client certificate, or may not use TLS: check "

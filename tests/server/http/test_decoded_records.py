@@ -196,3 +196,32 @@ def test_every_listener_rejects_values_without_a_schema_of_their_topic(
             assert error.value.kafka_code == 87, "INVALID_RECORD"
     assert "'checked-value'" in problem(produce(client, "checked", b"plain"), 400)
     ok(produce(client, "checked", prefixed(schema_id, b"\x0e")))
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"value.schema.validation": "true"}, {"value.schema.validation"}),
+        ({"key.schema.validation": "true"}, {"key.schema.validation"}),
+        ({"cleanup.policy": "compact"}, {"cleanup.policy"}),
+        (
+            {"cleanup.policy": "compact,delete", "value.schema.validation": "true"},
+            {"cleanup.policy", "value.schema.validation"},
+        ),
+    ],
+)
+def test_the_error_for_a_rejected_record_lists_settings_that_the_topic_does_not_have(
+    server: ServerThread, config: dict[str, str], named: set[str]
+) -> None:
+    """librdkafka drops the broker's reason, so the client listed every setting that can reject."""
+    topic = f"rejects-{len(named)}-{min(named)}"
+    with connect(server.address) as log, log.producer() as producer:
+        log.create_topic(topic, config=config)
+        with pytest.raises(StrandlogError, match="rejected a record") as error:
+            is_keyed = "key.schema.validation" in config
+            producer.send(topic, b"plain", key=b"plain" if is_keyed else None)
+    every = {"cleanup.policy", "key.schema.validation", "value.schema.validation"}
+    assert {name for name in every if name in str(error.value)} == named
+    for part in ("key", "value"):
+        is_named = f"{part}.schema.validation" in named
+        assert (f"subject '{topic}-{part}'" in str(error.value)) is is_named

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from strandlog.client.settings import known_names
-from strandlog.config.setting import closest
+from strandlog.config.setting import Value, closest
 from strandlog.errors import (
     AuthenticationError,
     GroupNotFoundError,
@@ -48,7 +48,7 @@ _NO_SUCH_TOPIC = {3, -188, -190}  # the broker's code, and librdkafka's for topi
 _TOPIC_EXISTS = 36
 _NO_SUCH_GROUP = 69
 TOPIC_DENIED, GROUP_DENIED, _CLUSTER_DENIED = 29, 30, 31
-_INVALID_RECORD = 87
+INVALID_RECORD = 87
 _INVALID_ARGUMENT = -186
 _TIMED_OUT = -192  # a message timed out after retries; librdkafka does not report the reason
 
@@ -67,6 +67,11 @@ _CHOOSE_MECHANISM = (
     "librdkafka uses GSSAPI, which its packages for Python do not contain"
 )
 IS_EMPTY = "it is empty"
+_NEEDS_KEY = "a compacted topic (cleanup.policy) requires a key"
+_ALL_RULES = (
+    _NEEDS_KEY,
+    "key.schema.validation or value.schema.validation requires a registered schema",
+)
 BAD_TEXT = "it contains a NUL character or an unpaired surrogate"
 _WHEN = re.compile(r" \(after \d+ms in state \w+.*\)$")  # details that do not help the user
 
@@ -146,12 +151,23 @@ def _setting_error(text: str) -> SettingError:
     return SettingError(_CHOOSE_MECHANISM if _NO_GSSAPI in text else text)
 
 
-def _rejection(topic: str) -> str:
-    """Return the message for a record that the broker rejected; librdkafka drops its reason."""
+def rejection(topic: str, settings: Mapping[str, Value] | None = None) -> str:
+    """Return the message for a record that the broker rejected.
+
+    The broker's response names the record and the reason, but librdkafka drops them. Of the
+    topic's `settings`, only those that can reject a record are named; without settings, all are.
+    """
+    known = settings or {}
+    rules = [_NEEDS_KEY] if "compact" in str(known.get("cleanup.policy", "")) else []
+    rules += [
+        f"{part}.schema.validation=true requires the id of a schema of subject "
+        f"{f'{topic}-{part}'!r} in each {part}: use a schema registry serializer"
+        for part in ("key", "value")
+        if known.get(f"{part}.schema.validation") is True
+    ]
     return (
-        f"topic {topic!r} rejected a record: a compacted topic (cleanup.policy) requires a key, "
-        "and key.schema.validation or value.schema.validation requires a registered schema; to see "
-        f"the settings: strandlog config topic {shlex.quote(topic)} --changed"
+        f"topic {topic!r} rejected a record: {', and '.join(rules or _ALL_RULES)}; to see the "
+        f"settings: strandlog config topic {shlex.quote(topic)} --changed"
     )
 
 
@@ -185,8 +201,8 @@ def error_of(
         return GroupNotFoundError(group)
     if code in (TOPIC_DENIED, GROUP_DENIED, _CLUSTER_DENIED):
         return error_for_kafka_code(code, _denial(code, text, topic, group, needs, principal))
-    if topic is not None and code == _INVALID_RECORD:
-        return InvalidRecordError(_rejection(topic))
+    if topic is not None and code == INVALID_RECORD:
+        return InvalidRecordError(rejection(topic))
     if code == _INVALID_ARGUMENT:
         return _setting_error(text)
     return error_for_kafka_code(code, text, text if group is None else f"group {group!r}: {text}")

@@ -17,8 +17,8 @@ Differences from the embedded producer:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -36,14 +36,17 @@ from strandlog.client.arrow.table import items_of
 from strandlog.client.lifecycle import Closable, state_of
 from strandlog.client.remote.errors import (
     BAD_TEXT,
+    INVALID_RECORD,
     MESSAGE_TOO_LARGE,
     confluent,
     error_of,
     is_intact,
+    rejection,
     too_large,
     translated,
 )
 from strandlog.client.remote.login import Login
+from strandlog.config.setting import Value
 from strandlog.errors import (
     ClosedError,
     InvalidRecordError,
@@ -308,7 +311,7 @@ class RemoteProducer(Closable):
         failures = self._attempt(topic, calls, indexes, deliveries)
         for failure in failures:
             if failure.error.code() != MESSAGE_TOO_LARGE:
-                raise self._error_of(failure, topic)
+                raise self._error_of(failure, topic, self._settings_of)
         if not failures:
             return
         large = sorted(failure.place for failure in failures)
@@ -384,11 +387,12 @@ class RemoteProducer(Closable):
         """Send the records at `indexes`; return the errors by index."""
         errors: dict[int, Exception] = {}
         large = []
+        settings_of = cache(self._settings_of)  # one request, however many records fail
         for failure in self._attempt(topic, calls, indexes, deliveries):
             if failure.error.code() == MESSAGE_TOO_LARGE:
                 large.append(failure.place)
             else:
-                errors[failure.place] = self._error_of(failure, topic)
+                errors[failure.place] = self._error_of(failure, topic, settings_of)
         if len(large) == 1:
             errors[large[0]] = _too_large(calls[large[0]])
         elif large:
@@ -398,9 +402,13 @@ class RemoteProducer(Closable):
             errors |= self._send_valid(topic, calls, large[middle:], deliveries)
         return errors
 
-    def _error_of(self, failure: Failure, topic: str) -> StrandlogError:
+    def _error_of(
+        self, failure: Failure, topic: str, settings_of: Callable[[str], Mapping[str, Value]]
+    ) -> StrandlogError:
         if failure.error.code() == PURGED and self._rejection is not None:
             return self._rejection
+        if failure.error.code() == INVALID_RECORD:
+            return InvalidRecordError(rejection(topic, settings_of(topic)))
         return error_of(
             failure.error,
             topic=topic,
@@ -408,6 +416,13 @@ class RemoteProducer(Closable):
             needs="WRITE",
             principal=self._log.principal,
         )
+
+    def _settings_of(self, topic: str) -> dict[str, Value]:
+        """Return the settings of a topic; none if they cannot be read, for an error message."""
+        try:
+            return self._log.topic_settings(topic)
+        except StrandlogError:
+            return {}
 
     def _produce_bulk(
         self,

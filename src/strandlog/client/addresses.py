@@ -15,6 +15,14 @@ _ADDRESS = re.compile(r"(?:[A-Z_]+://)?(\[[0-9A-Fa-f:.%\w]+\]|[^:/\[\]\s]+)(?::(
 _EXPECTED = "expected a comma-separated list of HOST:PORT, such as host:9092 or [::1]:9092"
 
 
+def wrong_protocol(address: str, found: str) -> str:
+    """Return the message for an address at which something other than a Kafka listener answers."""
+    return (
+        f"{address} is {found}, not a Kafka listener; check the port: the ready line of "
+        "'strandlog serve' shows it as kafka=HOST:PORT"
+    )
+
+
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
     """Return the hosts and ports of a list such as `"a:9092,[::1]"`; raise if it is invalid."""
     if not isinstance(text, str):

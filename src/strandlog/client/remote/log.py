@@ -27,6 +27,7 @@ from strandlog.broker.access.permission import Operation
 from strandlog.broker.access.scram import DEFAULT_ITERATIONS
 from strandlog.broker.groups.requests import GroupDescription
 from strandlog.broker.topics.topic import INTERNAL_TOPICS
+from strandlog.client.addresses import wrong_protocol
 from strandlog.client.api import (
     EVERY_ACL,
     EVERY_MECHANISM,
@@ -158,10 +159,7 @@ class RemoteLog(Closable):
         return error
 
     def _wrong_protocol(self, found: str) -> UnreachableError:
-        return UnreachableError(
-            f"{self.bootstrap} is {found}, not a Kafka listener; check the port: the ready line of "
-            "'strandlog serve' shows it as kafka=HOST:PORT"
-        )
+        return UnreachableError(wrong_protocol(self.bootstrap, found))
 
     def _unreachable(self) -> StrandlogError:
         del self._troubles[ALL_BROKERS_DOWN]

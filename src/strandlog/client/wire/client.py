@@ -110,7 +110,7 @@ class WireClient:
 
     def check_reachable(self) -> None:
         """Raise `UnreachableError` immediately if every bootstrap address refuses the connection or
-        has an unknown host.
+        the TLS handshake, has an unknown host or is not a Kafka listener.
 
         Other calls retry, because a broker may be restarting; a new job should fail early.
         """

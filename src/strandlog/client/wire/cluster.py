@@ -6,19 +6,25 @@ again; the back-off doubles with each failure. The `bootstrap` addresses are use
 known, and when none of the known brokers can be reached.
 
 `retry` repeats an operation after retriable errors, with increasing pauses, until a deadline; then
-it raises the last error.
+it raises the last error. If no broker can be reached for some seconds, it logs why. An answer that
+is not Kafka's ends the attempts, unless another address may have a broker.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from strandlog.client.wire.connection import WireConnection
+from strandlog.client.wire.connection import (
+    RefusedHandshakeError,
+    WireConnection,
+    WrongListenerError,
+)
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.tls import tls_context
 from strandlog.clock import Clock, pause
@@ -35,7 +41,11 @@ from strandlog.model import TopicPartition
 from strandlog.protocol.kafka.api import DESCRIBE_CONFIGS, METADATA
 from strandlog.protocol.kafka.schemas import kio
 
+logger = logging.getLogger(__name__)
+
 Result = TypeVar("Result")
+
+QUIET_RETRY_MS = 5_000  # after this time, `retry` logs what it waits for
 
 NO_LEADER = -1
 UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -105,11 +115,19 @@ class Cluster:
         """Call `attempt` until it succeeds or time is up; retry only after `UnreachableError`."""
         if timeout_ms is None:
             timeout_ms = self.options.number("default.api.timeout.ms")
-        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        began_ms = self._clock.monotonic_ms()
+        deadline_ms = began_ms + timeout_ms
+        is_quiet = True
         for seconds in self._pauses():
             try:
                 return attempt()
+            except WrongListenerError:
+                raise
             except UnreachableError as error:
+                is_late = self._clock.monotonic_ms() - began_ms >= QUIET_RETRY_MS
+                if is_late and is_quiet and not isinstance(error, RetriableBrokerError):
+                    is_quiet = False
+                    logger.warning("%s; retrying for up to %d ms", error, timeout_ms)
                 if self._clock.monotonic_ms() + seconds * 1000 >= deadline_ms:
                     raise _final(error, timeout_ms) from error
             pause(seconds)
@@ -147,17 +165,20 @@ class Cluster:
             if connection.is_open:
                 return connection
         reasons: list[str] = []
-        last: UnreachableError | None = None
+        errors: list[UnreachableError] = []
         for address in dict.fromkeys((*self._nodes.values(), *self.options.bootstrap)):
             try:
                 return self._connection(address)
             except UnreachableError as error:
-                last = error
+                errors.append(error)
                 reasons.append(str(error))
-        raise UnreachableError("; ".join(reasons)) from last
+        is_wrong = all(isinstance(error, WrongListenerError) for error in errors)
+        kind = WrongListenerError if is_wrong else UnreachableError
+        raise kind("; ".join(reasons)) from errors[-1]
 
     def check_reachable(self) -> None:
-        """Raise if every bootstrap address refuses the connection or has an unknown host.
+        """Raise if every bootstrap address refuses the connection or the TLS handshake, has an
+        unknown host or is not a Kafka listener.
 
         Other failures, such as a timeout, may be temporary and are left to `retry`.
         """
@@ -167,7 +188,7 @@ class Cluster:
                 self._connection(address)
                 return
             except UnreachableError as error:
-                if not _is_refused(error.__cause__):
+                if not _is_refused(error):
                     return
                 reasons.append(str(error))
         raise UnreachableError("; ".join(reasons))
@@ -331,7 +352,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _is_refused(cause: BaseException | None) -> bool:
+def _is_refused(error: UnreachableError) -> bool:
+    if isinstance(error, WrongListenerError | RefusedHandshakeError):
+        return True
+    cause = error.__cause__
     if isinstance(cause, socket.gaierror):
         return cause.errno == socket.EAI_NONAME
     return isinstance(cause, ConnectionRefusedError)

@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from strandlog.client.addresses import wrong_protocol
 from strandlog.client.wire.apis import CLIENT_VERSIONS
 from strandlog.client.wire.options import WireOptions
 from strandlog.client.wire.sasl import tokens
@@ -47,6 +48,7 @@ SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 UNSUPPORTED_VERSION, UNSUPPORTED_SASL_MECHANISM = 35, 33
 REAUTHENTICATION_SHARE = (0.85, 0.95)  # share of a login's lifetime, as in the Java client
 MAX_FRAME_BYTES = 256 * 1024 * 1024
+HTTP_ANSWER = b"HTTP"
 TLS_ALERT = b"\x15\x03"  # as the length of a frame, it would be more than MAX_FRAME_BYTES
 SMALL_REQUEST_BYTES = 64 * 1024
 MAX_VECTORS = 512
@@ -55,6 +57,15 @@ _SET_UP_HINT = (
     " before the first response; check that security.protocol matches its listener, and set "
     "ssl.certificate.location if it requires client certificates"
 )
+
+
+class WrongListenerError(UnreachableError):
+    """The server at this address is not a Kafka listener, so another attempt would fail as well."""
+
+
+class RefusedHandshakeError(UnreachableError):
+    """The server closed the connection during the TLS handshake. It may not use TLS, but it may
+    also be restarting behind a proxy."""
 
 
 class Reply:
@@ -180,7 +191,9 @@ class WireConnection:
             rejection = self._tls_rejection(error)
             if rejection is not None:
                 raise rejection from error
-            raise UnreachableError(
+            is_closed = isinstance(error, ssl.SSLEOFError | ConnectionError)
+            kind = RefusedHandshakeError if is_closed else UnreachableError
+            raise kind(
                 f"TLS handshake with {self.name} failed: {_reason(error)}; check that its listener "
                 "uses TLS, or change security.protocol"
             ) from error
@@ -363,6 +376,8 @@ class WireConnection:
                     f"{self.name} expects TLS; set security.protocol to SSL or SASL_SSL"
                 )
             if size > self._frame_limit_bytes:
+                if not self._is_set_up:
+                    raise self._wrong_listener()
                 raise DataError("the response is not in Kafka's protocol: check security.protocol")
             frame = memoryview(bytearray(size))
             self._fill(frame)
@@ -394,6 +409,14 @@ class WireConnection:
             return rejection
         hint = "" if self._is_set_up or isinstance(error, TimeoutError) else _SET_UP_HINT
         return self.broken(_reason(error) + hint)
+
+    def _wrong_listener(self) -> WrongListenerError:
+        """Close a new connection after an answer that is not Kafka's, and return the error."""
+        begin = bytes(self._length)
+        self.close()
+        is_http = begin == HTTP_ANSWER
+        found = "an HTTP server" if is_http else f"a server whose answer starts with {begin!r}"
+        return WrongListenerError(wrong_protocol(self.name, found))
 
     def broken(self, reason: str) -> UnreachableError:
         """Close the connection, fail pending replies, and return the error to raise."""

@@ -1,5 +1,5 @@
-"""Runs flushes, and the blocking steps of maintenance, topic changes, decoding and logins, in
-threads.
+"""Runs flushes, and the blocking steps of maintenance, topic changes, decoding, schemas and logins,
+in threads.
 
 `ServerRuntime` is the broker's `Runtime`. `Work` is executed in steps: its blocking calls run in
 threads, everything between them in the event loop:
@@ -7,8 +7,9 @@ threads, everything between them in the event loop:
     disk       one thread for short blocking calls, so that no two write the same file concurrently
     cleaner    one thread for compaction, which can take minutes
     parallel   a few threads for calls that may run concurrently (`Parallel`)
-    decoder    one thread that decodes large batches and processes schemas. It has at most one
-               decompressed batch in memory, and requests alternate batch by batch
+    decoder    one thread that decodes large batches. It has at most one decompressed batch in
+               memory, and requests alternate batch by batch
+    schemas    one thread that parses and compares schemas of the registry, which can take seconds
     login      one thread that checks passwords and tokens, so that many logins delay only each
                other
 
@@ -71,6 +72,7 @@ class ServerRuntime:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="strandlog-disk")
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="strandlog-cleaner")
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="strandlog-decoder")
+        self._schemas = ThreadPoolExecutor(1, thread_name_prefix="strandlog-schemas")
         self._login = ThreadPoolExecutor(1, thread_name_prefix="strandlog-login")
         self._parallel = ThreadPoolExecutor(
             PARALLEL_THREADS, thread_name_prefix="strandlog-parallel"
@@ -146,8 +148,7 @@ class ServerRuntime:
 
     def run_in_decoder(self, name: str, work: Work[None]) -> None:
         """Execute work that a request waits for; its blocking steps run in the decoder thread."""
-        self.requested += 1
-        self._spawn(name, self._finish_decoding(name, work))
+        self._run_requested(name, work, self._decoder)
 
     def run_login(self, work: Work[None]) -> None:
         """Execute a login that a connection waits for; its blocking steps run in the login thread.
@@ -156,9 +157,11 @@ class ServerRuntime:
 
     async def decode(self, name: str, work: Work[T]) -> T:
         """Execute work, with its blocking steps in the decoder thread, and return its result."""
-        result: Deferred[T] = Deferred()
-        self.run_in_decoder(name, _with_result(work, result))
-        return await as_future(result)
+        return await self._requested(name, work, self._decoder)
+
+    async def process_schemas(self, name: str, work: Work[T]) -> T:
+        """Execute work, with its blocking steps in the schemas thread, and return its result."""
+        return await self._requested(name, work, self._schemas)
 
     async def check_login(self, work: Work[T]) -> T:
         """Execute a login, with its blocking steps in the login thread, and return its result."""
@@ -176,9 +179,20 @@ class ServerRuntime:
         metrics.connections_stalled_closed = requests.closed + responses.closed
         return metrics
 
-    async def _finish_decoding(self, name: str, work: Work[None]) -> None:
+    async def _requested(self, name: str, work: Work[T], pool: ThreadPoolExecutor) -> T:
+        result: Deferred[T] = Deferred()
+        self._run_requested(name, _with_result(work, result), pool)
+        return await as_future(result)
+
+    def _run_requested(self, name: str, work: Work[None], pool: ThreadPoolExecutor) -> None:
+        self.requested += 1
+        self._spawn(name, self._finish_requested(name, work, pool))
+
+    async def _finish_requested(
+        self, name: str, work: Work[None], pool: ThreadPoolExecutor
+    ) -> None:
         try:
-            await self._drive(name, work, self._decoder, is_requested=True)
+            await self._drive(name, work, pool, is_requested=True)
         finally:
             self.requested -= 1
 
@@ -257,7 +271,8 @@ class ServerRuntime:
     async def finish(self) -> None:
         """Wait until all work is done, then shut down the threads."""
         await self.settle()
-        for pool in (self._disk, self._cleaner, self._decoder, self._login, self._parallel):
+        used = (self._disk, self._cleaner, self._decoder, self._schemas, self._login)
+        for pool in (*used, self._parallel):
             pool.shutdown()
 
 

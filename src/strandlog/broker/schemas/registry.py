@@ -30,10 +30,12 @@ from strandlog.broker.schemas.state import (
     MODES,
     READONLY,
     RegistryState,
+    extra_characters,
 )
 from strandlog.config.limits.schemas import (
     SCHEMA_MAX_IDS,
     SCHEMA_MAX_SUBJECT_CHARACTERS,
+    SCHEMA_MAX_TOTAL_CHARACTERS,
     SCHEMA_MAX_TOTAL_VERSIONS,
     SCHEMA_MAX_VERSIONS,
 )
@@ -210,6 +212,13 @@ class Registry:
                 42205, f"the registry has {state.version_count} versions, which is the maximum"
             )
         known = state.id_of(schema.type, candidate.digest)
+        added_characters = extra_characters(schema) + (0 if known else len(schema.text))
+        if state.characters + added_characters > SCHEMA_MAX_TOTAL_CHARACTERS:
+            raise SchemaError(
+                42205,
+                f"the schemas of the registry have {state.characters} characters; the maximum is "
+                f"{SCHEMA_MAX_TOTAL_CHARACTERS}",
+            )
         if schema_id >= 0:
             taken = state.schemas.get(schema_id)
             if taken is not None and known != schema_id:

@@ -24,6 +24,7 @@ from uuid import UUID
 from strandlog.config.limits.schemas import (
     SCHEMA_MAX_DEPTH,
     SCHEMA_MAX_REFERENCE_DEPTH,
+    SCHEMA_MAX_REFERENCED_CHARACTERS,
     SCHEMA_MAX_REFERENCES,
 )
 from strandlog.errors import InvalidSchemaError
@@ -92,8 +93,9 @@ class SchemaType(Protocol):
 
 def too_many_references() -> InvalidSchemaError:
     return InvalidSchemaError(
-        f"the schema has too many references; the maximum is {SCHEMA_MAX_REFERENCES}, and "
-        f"{SCHEMA_MAX_REFERENCE_DEPTH} in a chain"
+        f"the schema has too many references; the maximum is {SCHEMA_MAX_REFERENCES}, "
+        f"{SCHEMA_MAX_REFERENCE_DEPTH} in a chain, and {SCHEMA_MAX_REFERENCED_CHARACTERS} "
+        "characters in all of them"
     )
 
 

@@ -18,8 +18,17 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Any
 
-from strandlog.broker.schemas.schema import Schema, SubjectVersion, too_many_references
-from strandlog.config.limits.schemas import SCHEMA_MAX_REFERENCE_DEPTH, SCHEMA_MAX_REFERENCES
+from strandlog.broker.schemas.schema import (
+    Schema,
+    SubjectVersion,
+    canonical_json,
+    too_many_references,
+)
+from strandlog.config.limits.schemas import (
+    SCHEMA_MAX_REFERENCE_DEPTH,
+    SCHEMA_MAX_REFERENCED_CHARACTERS,
+    SCHEMA_MAX_REFERENCES,
+)
 from strandlog.errors import DataError, InvalidSchemaError
 from strandlog.formats.registered_schema import Resolved, ResolvedReference
 from strandlog.protocol.schema_records import (
@@ -56,6 +65,7 @@ class RegistryState:
         # threads check records with them.
         self.live_ids: dict[str, frozenset[int]] = {}
         self.version_count = 0  # number of versions of all subjects, including soft-deleted ones
+        self.characters = 0  # of all schemas, and of the metadata and rules of all versions
         self._versions: dict[str, dict[int, SubjectVersion]] = {}
         self._names: list[str] = []  # names of all subjects, sorted
         self._uses: dict[int, set[tuple[str, int]]] = {}
@@ -100,15 +110,16 @@ class RegistryState:
         stored = decode_schema(value)
         if (stored.subject, stored.version) != (subject, version):
             raise DataError(f"key and value of version {version} of {subject!r} do not match")
+        self.max_id = max(self.max_id, stored.id)
+        known = self.schemas.get(stored.id)
         schema = Schema(
             stored.schema_type,
-            stored.schema,
+            # Many subjects may have the same schema: keep its text only once.
+            known.text if known is not None and known.text == stored.schema else stored.schema,
             stored.references,
             stored.metadata,
             stored.rule_set,
         )
-        self.max_id = max(self.max_id, stored.id)
-        known = self.schemas.get(stored.id)
         uses = self._uses.get(stored.id, set())
         if known is not None and uses - {(subject, version)} and not _is_same(known, schema):
             raise DataError(
@@ -127,6 +138,10 @@ class RegistryState:
             versions = self._versions[added.subject] = {}
             insort(self._names, added.subject)
         self.version_count += added.version not in versions
+        replaced, same_id = versions.get(added.version), self.schemas.get(added.id)
+        self.characters += extra_characters(added.schema) + len(added.schema.text)
+        self.characters -= 0 if replaced is None else extra_characters(replaced.schema)
+        self.characters -= 0 if same_id is None else len(same_id.text)
         versions[added.version] = added
         self.schemas[added.id] = added.schema
         if added.id not in self._digests:
@@ -146,6 +161,7 @@ class RegistryState:
         if removed is None:
             return
         self.version_count -= 1
+        self.characters -= extra_characters(removed.schema)
         if not versions:
             del self._versions[subject], self._names[bisect_left(self._names, subject)]
         for each in removed.schema.references:
@@ -153,6 +169,7 @@ class RegistryState:
         uses = self._uses[removed.id]
         uses.discard((subject, version))
         if not uses:
+            self.characters -= len(self.schemas[removed.id].text)
             del self._uses[removed.id], self.schemas[removed.id]
             self._undigested.discard(removed.id)
             digest = self._digests.pop(removed.id, None)
@@ -272,6 +289,8 @@ class RegistryState:
     def _resolve(self, schema: Schema, found: dict[str, ResolvedReference], depth: int) -> None:
         if depth > SCHEMA_MAX_REFERENCE_DEPTH or len(found) > SCHEMA_MAX_REFERENCES:
             raise too_many_references()
+        if sum(len(each.text) for each in found.values()) > SCHEMA_MAX_REFERENCED_CHARACTERS:
+            raise too_many_references()
         for each in schema.references:
             target = self.version(each.subject, each.version)
             if target is None:
@@ -299,6 +318,12 @@ class RegistryState:
     def mode(self, subject: str | None) -> str:
         """Return the mode that applies to a subject."""
         return self.modes.get(subject, self.modes.get(None, READWRITE))
+
+
+def extra_characters(schema: Schema) -> int:
+    """Return the size of the metadata and rules of a schema, as JSON."""
+    extra = (each for each in (schema.metadata, schema.rule_set) if each)
+    return sum(len(canonical_json(each)) for each in extra)
 
 
 def _is_same(one: Schema, other: Schema) -> bool:

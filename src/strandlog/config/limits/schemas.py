@@ -28,6 +28,12 @@ SCHEMA_MAX_IDS = fixed_limit(
     above="42205",
     why="they are kept in memory",
 )
+SCHEMA_MAX_TOTAL_CHARACTERS = fixed_limit(
+    256 * MIB,
+    "characters of all schemas, and of the metadata and rules of all versions",
+    above="42205",
+    why="they are kept in memory",
+)
 SCHEMA_MAX_TOTAL_VERSIONS = fixed_limit(
     200_000,
     "versions of all subjects, including deleted ones",
@@ -45,6 +51,12 @@ SCHEMA_MAX_REFERENCES = fixed_limit(
     "schemas that a schema refers to, directly or through others",
     above="42201",
     why="each of them is parsed with the schema",
+)
+SCHEMA_MAX_REFERENCED_CHARACTERS = fixed_limit(
+    2 * MIB,
+    "characters of all schemas that a schema refers to",
+    above="42201",
+    why="they are parsed with the schema, which takes seconds",
 )
 SCHEMA_MAX_REFERENCE_DEPTH = fixed_limit(
     20,

@@ -58,3 +58,7 @@ class HttpState:
     async def decode(self, name: str, work: Work[T]) -> T:
         """Execute work, with its blocking steps in the decoder thread, and return its result."""
         return await self._runtime.decode(name, work)
+
+    async def process_schemas(self, name: str, work: Work[T]) -> T:
+        """Execute work, with its blocking steps in the schemas thread, and return its result."""
+        return await self._runtime.process_schemas(name, work)

@@ -18,6 +18,7 @@ from strandlog.broker.compacted_table import CompactedTable
 from strandlog.broker.context import OWNER, RequestContext
 from strandlog.broker.facade import schemas as schema_requests
 from strandlog.broker.schemas import registry as registry_module
+from strandlog.broker.schemas import state as state_module
 from strandlog.broker.schemas.avro import AvroSchemas
 from strandlog.broker.schemas.registry import Registry
 from strandlog.broker.schemas.schema import FoundSchema, Schema
@@ -230,6 +231,40 @@ def test_limits(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     assert large.value.registry_code == 42209
 
 
+def test_the_size_of_all_schemas_is_limited(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "SCHEMA_MAX_TOTAL_CHARACTERS", 3_000)
+    large = enum("x" * 2_000)
+    register(broker, "s", large)
+    register(broker, "t", large)  # the same schema, in memory once
+    texts = [broker._registry.version(each, "1").schema.text for each in ("s", "t")]
+    assert texts[0] is texts[1]
+    with pytest.raises(SchemaError, match="maximum"):
+        register(broker, "u", enum("y" * 2_000))
+    with pytest.raises(SchemaError, match="maximum"):
+        register(broker, "u", Schema(AVRO, '"int"', metadata={"properties": {"a": "x" * 2_000}}))
+    for subject in ("s", "t"):
+        broker.delete_schema_subject(OWNED, subject).result()
+        broker.delete_schema_subject(OWNED, subject, permanent=True).result()
+    register(broker, "u", enum("y" * 2_000))
+
+
+def test_the_size_of_referenced_schemas_is_limited(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_module, "SCHEMA_MAX_REFERENCED_CHARACTERS", 3_000)
+    names = [f"N{number}" for number in range(5)]
+    for name in names:
+        text = {"type": "fixed", "name": name, "size": 1, "doc": "x" * 1_000}
+        register(broker, name, Schema(AVRO, json.dumps(text)))
+    references = [StoredReference(name, name, 1) for name in names]
+    user = json.dumps({"type": "array", "items": "N0"})
+    register(broker, "few", Schema(AVRO, user, tuple(references[:2])))
+    with pytest.raises(InvalidSchemaError, match="too many references"):
+        register(broker, "many", Schema(AVRO, user, tuple(references)))
+
+
 def test_chains_of_references_are_limited(broker: Broker) -> None:
     register(broker, "r0", Schema(AVRO, '{"type": "fixed", "name": "R0", "size": 1}'))
     with pytest.raises(InvalidSchemaError, match="too many references"):
@@ -315,6 +350,9 @@ def test_any_order_of_changes_is_replayed(steps: list[tuple[str, str, str]]) -> 
     broker.close()
     again = open_broker(disk)
     assert state(again) == before
+    assert again._registry.state.characters == broker._registry.state.characters
+    known = again._registry.state.schemas.values()
+    assert again._registry.state.characters == sum(len(each.text) for each in known)
     assert again.problems == []
     assert register(again, "new", enum("new")).found.id > max(ids, default=0)
     again.close()

@@ -77,7 +77,7 @@ async def _fields(call: SchemaRequest, found: FoundSchema, *names: str) -> dict[
     """Return the fields of a schema, starting with `names`."""
     version, schema = found.found, found.found.schema
     work = call.broker.schema_text(call.context, schema, call.text("format"))
-    text = await call.state.decode("schema text", work)
+    text = await call.state.process_schemas("schema text", work)
     fields: dict[str, Any] = {name: getattr(version, name) for name in names}
     fields |= {
         "guid": found.guid,
@@ -115,7 +115,7 @@ async def list_subjects(call: SchemaRequest) -> Any:
 
 async def _subjects(call: SchemaRequest, *, deleted: bool) -> list[str]:
     work = call.broker.schema_subjects(call.context, call.text("subjectPrefix"), deleted=deleted)
-    return await as_future(await call.state.decode("schema list", work))
+    return await as_future(await call.state.process_schemas("schema list", work))
 
 
 async def list_schema_versions(call: SchemaRequest) -> Any:
@@ -167,7 +167,7 @@ async def register_schema(call: SchemaRequest) -> Any:
         schema_id=-1 if body.id is None else body.id,
         version=-1 if body.version is None else body.version,
     )
-    found = await as_future(await call.state.decode("schema registration", work))
+    found = await as_future(await call.state.process_schemas("schema registration", work))
     fields = await _fields(call, found, "id", "version")
     if found.found.schema.type == PROTOBUF and not call.text("format"):
         del fields[
@@ -184,7 +184,7 @@ async def find_schema(call: SchemaRequest) -> Any:
         normalize=call.flag("normalize"),
         deleted=call.flag("deleted"),
     )
-    found = await as_future(await call.state.decode("schema lookup", work))
+    found = await as_future(await call.state.process_schemas("schema lookup", work))
     return await _version_fields(call, found)
 
 
@@ -196,7 +196,7 @@ async def check_schema(call: SchemaRequest) -> Any:
         call.path.get("version"),
         normalize=call.flag("normalize"),
     )
-    messages = await as_future(await call.state.decode("schema check", work))
+    messages = await as_future(await call.state.process_schemas("schema check", work))
     answer: dict[str, Any] = {"is_compatible": not messages}
     if call.flag("verbose"):
         answer["messages"] = messages
@@ -236,7 +236,7 @@ async def list_schemas(call: SchemaRequest) -> Any:
         latest_only=call.flag("latestOnly"),
         page=call.slice(SCHEMA_LIST_MAX_SCHEMAS),
     )
-    found = await as_future(await call.state.decode("schema list", work))
+    found = await as_future(await call.state.process_schemas("schema list", work))
     return [await _version_fields(call, each) for each in found]
 
 

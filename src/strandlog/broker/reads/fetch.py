@@ -484,14 +484,17 @@ def _read_part(
     is wrong."""
     data: Buffer = b""
     error: StrandlogError | None = None
+    aborted: Sequence[tuple[int, int]] | None = [] if committed else None
     try:
         if left > 0 or is_first:
             limit = max(0, min(part.max_bytes, left))
             data = read(log, part.offset, limit, committed=committed, verify=budget)
             if len(data) > left and not is_first:
                 data = TOO_LARGE  # the batch no longer fits; a later fetch returns it
+            if committed:
+                aborted = aborted_in_data(log, part.offset, data, verified_aborted)
     except StrandlogError as raised:
-        error = as_result(raised)
+        data, error = b"", as_result(raised)
     return FetchPartitionData(
         part.topic,
         part.partition,
@@ -500,7 +503,7 @@ def _read_part(
         log.log_start_offset,
         data,
         log.last_stable_offset,
-        aborted_in_data(log, part.offset, data, verified_aborted) if committed else None,
+        aborted,
     )
 
 

@@ -67,8 +67,12 @@ class OffsetIndex(SparseIndex):
         return self.entry_before(self.size_bytes // ENTRY.size)
 
     def entry_before(self, count: int) -> IndexEntry | None:
-        """Return the last of the first `count` entries, or None if `count` is not positive."""
+        """Return the last of the first `count` entries, or None if `count` is not positive or the
+        entry is lost."""
         if count <= 0:
             return None
-        relative, position = self.entry(count - 1)
+        found = self.entry(count - 1)
+        if found is None:
+            return None
+        relative, position = found
         return IndexEntry(self.base_offset + relative, position)

@@ -113,7 +113,10 @@ class SparseIndex:
         in_tail = count_at_or_below(self._tail, self.layout, field, target)
         if in_tail or not before:
             return before + in_tail
-        mapped = self._files.map(self.path)
+        try:
+            mapped = self._files.map(self.path)
+        except FileNotFoundError:  # another program has removed the file
+            return 0
         try:
             return count_at_or_below(mapped.view[: self._tail_start], self.layout, field, target)
         finally:
@@ -126,9 +129,14 @@ class SparseIndex:
             on_file = self._files.read(self.path)[: self._tail_start]
         return list(self.layout.iter_unpack(on_file + self._tail))
 
-    def entry(self, number: int) -> tuple[int, ...]:
-        """Return the fields of the entry with the given number, counted from 0."""
+    def entry(self, number: int) -> tuple[int, ...] | None:
+        """Return the fields of the entry with the given number, counted from 0. Return None if
+        another program has removed or truncated the file; the next start rebuilds it."""
         start = number * self.layout.size
         if start >= self._tail_start:
             return self.layout.unpack_from(self._tail, start - self._tail_start)
-        return self.layout.unpack(self._files.read_at(self.path, start, self.layout.size))
+        try:
+            found = self._files.read_at(self.path, start, self.layout.size)
+        except FileNotFoundError:
+            return None
+        return self.layout.unpack(found) if len(found) == self.layout.size else None

@@ -83,10 +83,14 @@ class TimeIndex(SparseIndex):
         return self.entry_before(self.size_bytes // ENTRY.size)
 
     def entry_before(self, count: int) -> TimeEntry | None:
-        """Return the last of the first `count` entries, or None if `count` is not positive."""
+        """Return the last of the first `count` entries, or None if `count` is not positive or the
+        entry is lost."""
         if count <= 0:
             return None
-        timestamp, relative = self.entry(count - 1)
+        found = self.entry(count - 1)
+        if found is None:
+            return None
+        timestamp, relative = found
         return TimeEntry(timestamp, self.base_offset + relative)
 
     def ascending_count_up_to(self, offset: int) -> int:

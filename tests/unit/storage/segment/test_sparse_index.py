@@ -25,7 +25,8 @@ class PairIndex(SparseIndex):
 
 
 def pairs(index: PairIndex) -> list[tuple[int, ...]]:
-    return [index.entry(number) for number in range(index.size_bytes // PAIR.size)]
+    found = [index.entry(number) for number in range(index.size_bytes // PAIR.size)]
+    return [entry for entry in found if entry is not None]
 
 
 def on_file(files: SimulatedFiles) -> list[tuple[int, ...]]:

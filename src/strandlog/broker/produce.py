@@ -65,7 +65,10 @@ __all__ = ["AppendResult", "Checked", "ProduceResult", "RecordAppender"]
 
 FREE_SPACE_CHECK_BYTES = 8 * 1024 * 1024
 REPORT_INTERVAL_MS = 60_000  # minimum time between two reports of failed writes
-QUICK_BATCHES = 8  # the append itself checks up to this many batches per request
+# The append itself checks up to this many batches and bytes per request; their checksums take a
+# millisecond or two.
+QUICK_BATCHES = 8
+QUICK_CHECKED_BYTES = 16 * 1024 * 1024
 ATTRIBUTES_LOW_BYTE = ATTRIBUTES_POSITION + 1
 ALL_ACKS = frozenset(Acks)
 
@@ -450,7 +453,7 @@ class RecordAppender:
     def _to_check(self, partitions: Sequence[PartitionRecords]) -> list[_ToCheck]:
         found: list[_ToCheck] = []
         logs_of: dict[TopicRef, Sequence[PartitionLog]] = {}
-        count = records = 0
+        count = records = size_bytes = 0
         quick = True
         for number, (topic, partition, data) in enumerate(partitions):
             logs = logs_of.get(topic)
@@ -468,10 +471,12 @@ class RecordAppender:
                 continue
             found.append(_ToCheck(number, log, [view for _, view in batches]))
             count += len(batches)
+            size_bytes += len(data)
             records += sum(header.record_count for header, _ in batches)
             # `is_quick` decompresses, so it is not called for a large number of batches.
             quick = quick and count <= QUICK_BATCHES and all(is_quick(*each) for each in batches)
-        return [] if quick and records <= QUICK_RECORDS else found
+        quick = quick and records <= QUICK_RECORDS and size_bytes <= QUICK_CHECKED_BYTES
+        return [] if quick else found
 
     def _logs_to_check(self, topic: TopicRef) -> Sequence[PartitionLog]:
         """Return the partitions of a topic whose records must be checked; none of any other

@@ -23,6 +23,9 @@ the base timestamp). The *run* reader handles many records of any size together 
 same layout, no headers and no null values (see record_runs.py). Both stop at any other record,
 including damaged ones. The *careful* reader then decodes that record or raises an error that
 describes the damage. It is the only one that raises errors, which keeps the other two simple.
+
+A payload may also be a memoryview; the keys and values are then views of it, although their types
+say bytes. For callers that only look at them; see `BatchView.pieces`.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from typing import Final
 from strandlog.config.limits.records import MAX_BATCH_HEADERS, MAX_RECORD_HEADERS
 from strandlog.errors import CorruptRecordError, InvalidRecordError
 from strandlog.model import Headers, Record
-from strandlog.record.record_runs import MIN_RUN, Frame, read_run
+from strandlog.record.record_runs import MIN_RUN, Frame, Payload, read_run
 from strandlog.record.varint import (
     MAX_INT64,
     MIN_INT64,
@@ -103,7 +106,7 @@ def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
+def decode_records(payload: Payload, count: int, frame: Frame) -> list[Record]:
     """Decode all `count` records of a decompressed payload."""
     if 0 < count <= 2 * MIN_RUN and frame.base_timestamp <= _MAX_PLAIN_BASE:
         # Fast path for small batches of plain records; `record_pieces` handles everything else.
@@ -123,7 +126,7 @@ def decode_records(payload: bytes, count: int, frame: Frame) -> list[Record]:
     return records
 
 
-def record_pieces(payload: bytes, count: int, frame: Frame, most: int) -> Iterator[list[Record]]:
+def record_pieces(payload: Payload, count: int, frame: Frame, most: int) -> Iterator[list[Record]]:
     """Yield the records of a decompressed payload in chunks of up to `most`, or fewer if they have
     many headers.
 
@@ -148,7 +151,7 @@ class _Piece:
 
     __slots__ = ("_count", "_frame", "_last", "_payload", "_position", "left")
 
-    def __init__(self, payload: bytes, frame: Frame, count: int) -> None:
+    def __init__(self, payload: Payload, frame: Frame, count: int) -> None:
         self._payload = payload
         self._frame = frame
         self._count = count
@@ -204,12 +207,12 @@ class _Piece:
             )
 
 
-def _read_plain(data: bytes, position: int, count: int, frame: Frame, records: list[Record]) -> int:
-    """Append plain records until `records` contains `count`, or until one is not plain. Return the
-    position after them."""
+def _read_plain(
+    data: Payload, position: int, count: int, frame: Frame, records: list[Record]
+) -> int:
+    """Append plain records until there are `count`, or one is not plain. Return where they end."""
     topic, partition, base_offset, _, base_timestamp, is_append_time = frame
-    # Plain deltas have 14 bits, so this shift discards them if append times are used.
-    shift = 14 if is_append_time else 1
+    shift = 14 if is_append_time else 1  # plain deltas have 14 bits: append times discard them
     last = (records[-1].offset - base_offset) << 1 if records else -1
     start = position
     try:
@@ -267,7 +270,7 @@ def _read_plain(data: bytes, position: int, count: int, frame: Frame, records: l
 
 
 def _read_careful(
-    data: bytes, position: int, frame: Frame, records: list[Record], number: int
+    data: Payload, position: int, frame: Frame, records: list[Record], number: int
 ) -> int:
     """Append the record at `position`, plain or not. Return the position after it.
 
@@ -304,7 +307,7 @@ def _read_careful(
     return position
 
 
-def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+def _read_field(data: Payload, position: int, end: int) -> tuple[bytes | None, int]:
     """Read a length-prefixed field. Return it and the position after it."""
     raw = data[position] if position < end else 128
     if raw < 128:
@@ -316,10 +319,10 @@ def _read_field(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     position = start + size
     if size < 0 or position > end:
         raise CorruptRecordError(f"a field of {size} bytes does not fit into its record")
-    return data[start:position], position
+    return data[start:position], position  # type: ignore[return-value]  # a view
 
 
-def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+def _read_headers(data: Payload, position: int, end: int) -> tuple[Headers, int]:
     count, position = decode_varint(data, position)
     # Each header takes at least two bytes. An impossible count must not control the loop.
     if not 0 <= count * 2 <= end - position:
@@ -327,10 +330,13 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     if count > MAX_RECORD_HEADERS:
         raise CorruptRecordError(f"a record has {count} headers; the limit is {MAX_RECORD_HEADERS}")
     headers: list[tuple[str, bytes | None]] = []
+    is_view = isinstance(data, memoryview)
     for _ in range(count):
         name, position = _read_field(data, position, end)
         if name is None:
             raise CorruptRecordError("a header has no name")
         value, position = _read_field(data, position, end)
+        if is_view:
+            name = bytes(name)
         headers.append((name.decode("utf-8", "surrogateescape"), value))
     return tuple(headers), position

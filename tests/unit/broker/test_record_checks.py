@@ -12,7 +12,7 @@ from tests.support.undecodable_batches import BAD_RECORDS
 
 from strandlog.broker.broker import Broker
 from strandlog.broker.context import embedded_context
-from strandlog.broker.produce import QUICK_BATCHES
+from strandlog.broker.produce import QUICK_BATCHES, QUICK_CHECKED_BYTES
 from strandlog.errors import InvalidRecordError
 from strandlog.model import PartitionRecords
 from strandlog.record.codecs import Codec
@@ -28,7 +28,8 @@ MANY = QUICK_RECORDS + 1
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     opened = Broker("data", SimulatedFiles(), FakeClock(START_MS), uuids())
-    opened.create_topic(CONTEXT, "keyed", 2, {"cleanup.policy": ("compact",)}).result()
+    rules = {"cleanup.policy": ("compact",), "max.message.bytes": 2 * QUICK_CHECKED_BYTES}
+    opened.create_topic(CONTEXT, "keyed", 2, rules).result()
     opened.create_topic(CONTEXT, "plain", 1).result()
     yield opened
     opened.close()
@@ -36,6 +37,10 @@ def broker() -> Iterator[Broker]:
 
 def keyed(count: int, codec: Codec = Codec.NONE) -> bytes:
     return batch(*[b"v"] * count, keys=[b"k"] * count, codec=codec)
+
+
+LARGE = batch(bytes(QUICK_CHECKED_BYTES), keys=[b"k"])
+LARGE_PART = batch(bytes(QUICK_CHECKED_BYTES // 2), keys=[b"k"])
 
 
 def log(broker: Broker, topic: str) -> PartitionLog:
@@ -53,6 +58,7 @@ def checks(
 def test_small_batches_are_checked_at_once(broker: Broker) -> None:
     assert checks(broker, keyed(QUICK_RECORDS)) is None
     assert checks(broker, keyed(10, Codec.ZSTD)) is None
+    assert checks(broker, LARGE_PART) is None
     assert checks(broker, b"", b"no batch at all") is None
 
 
@@ -67,8 +73,17 @@ def test_topics_without_a_rule_about_records_have_nothing_decoded(broker: Broker
         [keyed(QUICK_RECORDS), keyed(QUICK_RECORDS)],
         [batch(bytes(1024 * 1024), keys=[b"k"], codec=Codec.ZSTD)],
         [keyed(1)] * (QUICK_BATCHES + 1),
+        [LARGE],
+        [LARGE_PART, LARGE_PART],
     ],
-    ids=["many records", "many in several parts", "many bytes", "many batches"],
+    ids=[
+        "many records",
+        "many in several parts",
+        "many bytes",
+        "many batches",
+        "large",
+        "large in several parts",
+    ],
 )
 def test_a_request_with_much_to_decode_is_checked_one_batch_in_each_step(
     broker: Broker, parts: list[bytes]

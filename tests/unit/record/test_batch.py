@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -18,7 +19,7 @@ from strandlog.errors import (
     UnsupportedCodecError,
 )
 from strandlog.model import TimestampOffset
-from strandlog.record.batch import BatchView, iter_batches
+from strandlog.record.batch import VIEWED_BYTES, BatchView, iter_batches
 from strandlog.record.batch_header import CRC_POSITION, CRC_START, stamp
 from strandlog.record.builder import build_batch, build_single, filtered_batch
 from strandlog.record.checksum import crc32c
@@ -165,6 +166,18 @@ def test_first_record_at_or_after_a_time(timestamps: list[int], wanted: int) -> 
         if timestamp >= wanted
     ]
     assert view.find_timestamp(wanted) == (found[0] if found else None)
+
+
+def test_a_lookup_by_time_does_not_copy_the_values_of_a_large_batch() -> None:
+    """Copying 100 MB stopped all threads for a tenth of a second."""
+    batch = bytes(build_batch(5, [bytes(2 * VIEWED_BYTES)] * 2, timestamps=[5, 7]))
+    tracemalloc.start()
+    try:
+        assert BatchView(batch).find_timestamp(6) == TimestampOffset(7, 1)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < VIEWED_BYTES
 
 
 def test_append_time_is_the_time_of_the_first_record() -> None:

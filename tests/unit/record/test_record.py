@@ -103,10 +103,12 @@ def compare(payload: bytes, count: int, frame: Frame) -> bool:
     try:
         truth = slow_records(payload, count, frame)
     except MalformedError:
-        with pytest.raises(CorruptRecordError):
-            decode_records(payload, count, frame)
+        for form in (payload, memoryview(payload)):
+            with pytest.raises(CorruptRecordError):
+                decode_records(form, count, frame)
         return False
     assert decode_records(payload, count, frame) == truth
+    assert decode_records(memoryview(payload), count, frame) == truth
     return True
 
 

@@ -11,8 +11,8 @@ read. A batch that cannot be decoded raises InvalidRecordError rather than Corru
 checksum shows that it was not damaged in transit, so a retry cannot succeed.
 
 The setting decompressed.max.bytes limits the memory, and batch.max.records the work; records are
-decoded in chunks that are discarded after the check. `is_quick` returns whether a check is fast
-enough for the event loop.
+decoded in chunks that are discarded after the check, and the bytes of large batches are not copied
+(`BatchView.pieces`). `is_quick` returns whether the records can be decoded in the event loop.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def check_records(
         oldest_ms = now_ms - before_ms
     number = 0
     try:
-        for records in BatchView(data).pieces(*tp, header.base_offset, limit_bytes):
+        for records in BatchView(data).pieces(*tp, header.base_offset, limit_bytes, as_views=True):
             if settings.compacts:
                 _check_keys(tp, records, number)
             if oldest_ms is not None:
@@ -91,9 +91,9 @@ def _check_ages(records: list[Record], oldest_ms: int, settings: LogSettings, no
 
 
 def is_quick(header: BatchHeader, data: memoryview) -> bool:
-    """Return whether `check_records` is fast: a batch of at most `QUICK_RECORDS` records that is
-    uncompressed or decompresses to at most `QUICK_BYTES`, which takes about a millisecond unless an
-    uncompressed batch is very large. This function itself takes less."""
+    """Return whether the records of a batch can be examined quickly, without the checksum: at most
+    `QUICK_RECORDS` that are uncompressed or decompress to at most `QUICK_BYTES`, which takes about
+    a millisecond. This function itself takes less."""
     if header.record_count > QUICK_RECORDS:
         return False
     if not header.attributes & CODEC_MASK:

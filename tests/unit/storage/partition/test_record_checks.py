@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+import tracemalloc
 
 import pytest
 from tests.support.log_builders import START_MS, TP, batch, small_settings
@@ -16,8 +18,10 @@ from strandlog.errors import (
     StrandlogError,
     TooManyRecordsError,
 )
+from strandlog.model import Record
 from strandlog.record.batch import BatchView
 from strandlog.record.batch_header import read_header
+from strandlog.record.builder import build_batch
 from strandlog.record.codecs import Codec, compress
 from strandlog.storage.partition.append_checks import check_batch
 from strandlog.storage.partition.record_checks import QUICK_RECORDS, check_records, is_quick
@@ -110,6 +114,41 @@ def test_an_old_record_at_the_end_of_a_batch_is_found() -> None:
     settings = small_settings(message_timestamp_before_max_ms=200)
     with pytest.raises(InvalidTimestampError, match="201 ms behind"):
         check(batch(*[b"v"] * 9000, timestamps=times), settings)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("count", [1, 100])
+def test_the_check_of_a_large_batch_copies_no_values(codec: Codec, count: int) -> None:
+    """Copying 100 MB stopped all threads for a tenth of a second, in whichever thread it ran."""
+    values = [random.Random(1).randbytes(4 * MIB // count)] * count
+    headers = [(("name", values[0]),)] * count
+    data = bytes(build_batch(START_MS, values, values, headers, codec=codec))
+    settings = small_settings(
+        cleanup_policy=("compact",), message_timestamp_before_max_ms=1000, max_message_bytes=1 << 30
+    )
+    unpacked_bytes = 0 if codec is Codec.NONE else 12 * MIB
+    tracemalloc.start()
+    try:
+        check(data, settings, 1 << 30)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < unpacked_bytes + MIB
+
+
+def test_the_schema_ids_of_a_large_batch_are_checked() -> None:
+    values: list[bytes | None] = [b"\0\0\0\0\7" + bytes(MIB), None]
+    seen: list[object] = []
+
+    def also(records: list[Record], number: int) -> None:
+        for record in records:
+            data = record.value
+            seen.append(None if data is None else (number, data[0], int.from_bytes(data[1:5])))
+
+    data = batch(*values, keys=[b"a", b"b"])
+    settings = small_settings(max_message_bytes=1 << 30)
+    check_records(TP, read_header(data), memoryview(data), settings, START_MS, 1 << 30, also)
+    assert seen == [(0, 0, 7), None]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ that key, because nothing shows which record is newer.
 `append` returns when the records are written. `on_append` determines whether they are also on disk
 by then (`Durability.written`). A large append is split into as many batches as it needs. If the
 disk fails between two batches, `append` raises, but the batches already written stay in the log.
-All callers tolerate this: records do not depend on each other, and a failed request can be retried.
+Callers tolerate this: they order their records so that every prefix is safe (for example a deny
+rule before an allow rule), and a failed request can be retried.
 
 Records written in a transaction take effect when the transaction commits. `replay` yields the
 records in effect, partition by partition in log order, and then the misplaced records that are used

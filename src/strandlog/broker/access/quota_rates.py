@@ -3,10 +3,11 @@
     rate     amount recorded in the last `num` samples of `size_ms`, divided by the time that they
              cover: `num` - 1 full samples and the current one
     delay    (rate - limit) / limit * that time: after it, the same amount is within the limit
-    bucket   fills by `limit` tokens per second up to num * size * limit; a change takes tokens
+    bucket   fills at `limit` tokens per second, up to the tokens of the whole window; a change
+             takes tokens
 
-These are Kafka's `Rate` and `TokenBucket`, so the delays are the same as Kafka's. A sample
-begins with the first amount after the previous sample has ended. Amounts are integers (bytes,
+They follow Kafka's `Rate` and `TokenBucket`. A sample begins with the first amount after the
+previous sample has ended, and expires one window after it began. Amounts are integers (bytes,
 nanoseconds, connections), so that adding and removing them is exact.
 
 A rate or bucket is idle (`is_idle`) when it behaves like a new one. Replacing an idle one with a

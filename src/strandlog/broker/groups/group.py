@@ -276,15 +276,15 @@ class Group:
 
     def _check_room(self, more_bytes: int) -> None:
         """Raise if this group, or all groups together, would exceed the memory limit."""
-        settings = self._services.settings
+        members, settings = self.members, self._services.settings
         for name, size, limit in (
-            ("group.metadata", self.members.size_bytes, settings.group_metadata_max_bytes),
-            ("groups.metadata", self.members.total_bytes, settings.groups_metadata_max_bytes),
+            ("the group: group.metadata", members.size_bytes, settings.group_metadata_max_bytes),
+            ("all groups: groups.metadata", members.total_bytes, settings.groups_metadata_max_bytes),
         ):
             if more_bytes > 0 and size + more_bytes > limit:
                 raise GroupMetadataTooLargeError(
-                    f"{more_bytes} more bytes for group {self.group_id!r} would exceed the limit "
-                    f"of {limit}; use fewer members or topics, or raise {name}.max.bytes"
+                    f"the members of group {self.group_id!r} need {more_bytes} more bytes, over "
+                    f"the limit of {name}.max.bytes={limit}; use fewer members or topics"
                 )
 
     def _join_new(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:

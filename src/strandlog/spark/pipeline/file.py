@@ -406,8 +406,8 @@ class PipelineFile:
         return Problem(line, f"{where}{text}")
 
     def line_of_sql(self, view: int, sql_line: int) -> int | None:
-        """Return the number of the file's line that contains a line of a view's SQL, or None if it
-        is not found. Both numbers count from 1."""
+        """Return the line in the file that contains line `sql_line` of the SQL of view number
+        `view`, or None if it is not found. Lines count from 1, views from 0."""
         key_line = self._lines.get(("view", view, "sql"))
         if key_line is None or self.pipeline is None:
             return None

@@ -266,7 +266,7 @@ class RunningPipeline:
     # -- the background thread -----------------------------------------------------------------
 
     def _follow(self, run: Callable[[], None]) -> None:
-        """Run the pipeline to its end."""
+        """Call `run`, then close the pipeline. Keep an error for `wait` to raise."""
         error: BaseException | None = None
         try:
             run()

@@ -61,7 +61,8 @@ def open_session(
 
 
 def _silence_error_loggers() -> None:
-    """Silence the loggers that print each PySpark error as JSON; PySpark also raises the error."""
+    """Silence the loggers that print PySpark's errors with a query context as JSON: PySpark also
+    raises these errors."""
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 - needs Spark
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):

@@ -308,8 +308,8 @@ class FlushState:
             is_provisional=fsync_failed and self._point.is_provisional,
         )
         path = join(self._folder, RECOVERY_POINT)
-        # If the write fails, the old point is still valid: the next start reads more, and processes
-        # that stop at the recovery point see fewer records.
+        # If the write fails, the old point stays in effect. It is only outdated: the next start
+        # checks more of the log. A lost `fsync_failed` is worse, so `failed` reports it.
         try:
             write_recovery_point(self._files, path, point)
         except (StorageError, FileNotFoundError) as error:

@@ -59,6 +59,7 @@ CONF = {
 }
 START_SECONDS = 600  # a driver and two executors on a busy machine
 SETTLE_SECONDS = 3
+REFEED_SECONDS = 0.5
 
 
 @dataclass
@@ -238,7 +239,7 @@ class Soak:
                 # Each kind as often as the others, in any order.
                 victims = victims or self._rng.sample(VICTIMS, len(VICTIMS))
                 victim = victims.pop()
-                self._kill(job, victim)
+                self._kill(job, feeder, victim)
                 say(f"round {number + 1} of {rounds}: {victim}, {seen} copied")
             assert feeder.flush(PATIENCE_S) == 0, "not every number was acknowledged"
             self._check(job)
@@ -273,9 +274,9 @@ class Soak:
                 return
             time.sleep(FEED_SECONDS)
 
-    def _kill(self, job: Job, victim: str) -> None:
+    def _kill(self, job: Job, feeder: Producer, victim: str) -> None:
         if victim == "driver":
-            self._stop_in_loose_batch(job)
+            self._stop_in_loose_batch(job, feeder)
             job.kill()
             job.start()
             self.report.driver_kills += 1
@@ -287,8 +288,9 @@ class Soak:
             self._broker.start()
             self.report.broker_kills += 1
 
-    def _stop_in_loose_batch(self, job: Job) -> None:
-        """Stop the driver in an at-least-once batch of which rows have arrived."""
+    def _stop_in_loose_batch(self, job: Job, feeder: Producer) -> None:
+        """Stop the driver in an at-least-once batch of which rows have arrived. Feed until then:
+        the job may have copied everything."""
         output = output_of("at_least_once")
         partitions = [TopicPartition(output, number) for number in range(PARTITIONS)]
         deadline = time.monotonic() + START_SECONDS
@@ -296,8 +298,13 @@ class Soak:
             while True:
                 batch = job.committed_batch("at_least_once")
                 before = client.latest_offsets(partitions)
+                fed = -REFEED_SECONDS
                 while client.latest_offsets(partitions) == before:
-                    assert time.monotonic() < deadline, "no row arrives"
+                    now = time.monotonic()
+                    assert now < deadline, "no row arrives"
+                    if now - fed >= REFEED_SECONDS:
+                        self._feed(feeder, 0)
+                        fed = now
                     self._revive(job)
                     time.sleep(0.002)
                 job.signal(SIGSTOP)

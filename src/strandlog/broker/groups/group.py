@@ -278,13 +278,13 @@ class Group:
         """Raise if this group, or all groups together, would exceed the memory limit."""
         members, settings = self.members, self._services.settings
         for name, size, limit in (
-            ("the group: group.metadata", members.size_bytes, settings.group_metadata_max_bytes),
-            ("all groups: groups.metadata", members.total_bytes, settings.groups_metadata_max_bytes),
+            ("group.metadata", members.size_bytes, settings.group_metadata_max_bytes),
+            ("groups.metadata", members.total_bytes, settings.groups_metadata_max_bytes),
         ):
             if more_bytes > 0 and size + more_bytes > limit:
                 raise GroupMetadataTooLargeError(
-                    f"the members of group {self.group_id!r} need {more_bytes} more bytes, over "
-                    f"the limit of {name}.max.bytes={limit}; use fewer members or topics"
+                    f"the members of group {self.group_id!r} need {more_bytes} more bytes, which "
+                    f"exceeds {name}.max.bytes={limit}; use fewer members or topics, or raise it"
                 )
 
     def _join_new(self, context: RequestContext, request: JoinRequest) -> Deferred[JoinResult]:

@@ -26,8 +26,8 @@ from strandlog.broker.access.permission import (
 )
 from strandlog.broker.context import Principal, RequestContext
 from strandlog.broker.metrics import Metrics
-from strandlog.cli.security.acl_options import OPTION_OF
 from strandlog.client.api import OpenLog
+from strandlog.client.permissions import OPTION_OF
 from strandlog.config.tables.broker import BrokerSettings
 from strandlog.errors import (
     AuthorizationError,

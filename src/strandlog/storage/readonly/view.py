@@ -90,6 +90,7 @@ class PartitionView:
         self._end_offset = 0
         self._durable_offset = 0  # the recovery point
         self._losses: list[Loss] | None = None  # determined at the first gap after a refresh
+        self._first_base = 0  # the base offset of the first segment, or that of a lost one
         self._last_index = ("", b"")  # stem and loaded index entries of the last segment
         self._index_is_fresh = False
         self._walked = ("", 0, 0)  # end of the scan of the last segment: stem, position, offset
@@ -134,6 +135,9 @@ class PartitionView:
             segments.append(old)
         for segment, later in pairwise(segments):
             segment.end_offset = later.base_offset
+        first = segments[0].base_offset if segments else 0
+        if first != self._first_base:
+            self._first_base = self._first_with_lost(first, names)
         self._segments = segments
         self._losses = None
         self._index_is_fresh = False
@@ -144,6 +148,13 @@ class PartitionView:
         if known_id not in (None, self._topic_id):
             self._forget()
             self._look()
+
+    def _first_with_lost(self, first: int, names: dict[str, int]) -> int:
+        """Return the base offset of the first segment, even if its file is lost, so that readers
+        notice. The owner withdraws a segment from the manifest before it removes the file, and
+        `names` was listed before the manifest is read."""
+        lost = losses(read_manifest(self._files, self.folder).claims, names)
+        return min([first, *(loss.claim.base_offset for loss in lost)])
 
     def _forget(self) -> None:
         """Discard the state of a deleted topic of the same name."""
@@ -183,8 +194,7 @@ class PartitionView:
 
     @property
     def start_offset(self) -> int:
-        first = self._segments[0].base_offset if self._segments else 0  # all segments are lost
-        return min(max(first, self.checkpointed_log_start), self._end_offset)
+        return min(max(self._first_base, self.checkpointed_log_start), self._end_offset)
 
     @property
     def end_offset(self) -> int:

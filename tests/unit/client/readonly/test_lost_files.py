@@ -104,3 +104,38 @@ def test_a_file_in_place_of_a_partition_is_a_not_a_directory_error(folder: Path)
         pytest.raises(UnknownLayoutError, match=r"t-0 .*a file, not a folder"),
     ):
         log.describe_topic("t")
+
+
+def test_a_read_only_log_starts_silently_after_a_lost_first_segment(folder: Path) -> None:
+    first, second, *_ = sorted(folder.glob("*.log"))
+    lost = int(second.stem)
+    with strandlog.read(folder.parent) as running:
+        assert running.describe_topic("t").partitions[0].start_offset == 0
+        lose(first)
+        for log in (running, strandlog.read(folder.parent)):
+            with pytest.raises(CorruptSegmentError, match="the file is missing") as raised:
+                log.consumer(["t"]).poll()
+            assert raised.value.resume_offset == lost
+            consumer = log.consumer(["t"], on_unreadable="skip")
+            assert consumer.poll()[0].offset == lost
+            assert [skipped[2:4] for skipped in consumer.skipped] == [(0, lost - 1)]
+    with strandlog.open(folder.parent) as owner:
+        assert any("is missing" in problem for problem in owner.problems)
+
+
+@pytest.mark.parametrize("how", ["retention", "deletion"])
+def test_a_first_segment_that_the_owner_has_removed_is_not_reported_as_lost(
+    folder: Path, how: str
+) -> None:
+    first, second, *_ = sorted(folder.glob("*.log"))
+    start = int(second.stem)
+    with strandlog.read(folder.parent) as log, strandlog.open(folder.parent) as owner:
+        assert log.describe_topic("t").partitions[0].start_offset == 0
+        if how == "deletion":
+            owner.delete_records("t", 0, start)
+        else:
+            owner.alter_topic("t", {"retention.bytes": second.stat().st_size})
+            owner.enforce_retention("t")
+        assert not first.exists()
+        for reader in (log, strandlog.read(folder.parent)):
+            assert reader.consumer(["t"]).poll()[0].offset == start

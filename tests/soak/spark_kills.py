@@ -300,11 +300,10 @@ class Soak:
                 before = client.latest_offsets(partitions)
                 fed = -REFEED_SECONDS
                 while client.latest_offsets(partitions) == before:
-                    now = time.monotonic()
-                    assert now < deadline, "no row arrives"
-                    if now - fed >= REFEED_SECONDS:
+                    assert time.monotonic() < deadline, "no row arrives"
+                    if time.monotonic() - fed >= REFEED_SECONDS:
                         self._feed(feeder, 0)
-                        fed = now
+                        fed = time.monotonic()
                     self._revive(job)
                     time.sleep(0.002)
                 job.signal(SIGSTOP)

@@ -202,6 +202,8 @@ PRIVATE_EXCEPTIONS = {
     "InexactError": "becomes a TableSchemaError that names the column",
     "MisfitError": "goes into _corrupt as the reason",
     "RetriableBrokerError": "makes the wire client try again",
+    "WrongListenerError": "an UnreachableError that the wire client does not retry",
+    "RefusedHandshakeError": "an UnreachableError that the start of a job does not retry",
     "_ExtendedError": "makes a round of a table sync start again",
     "_Stopped": "ends the wait of a scheduled pipeline",
     "PowerCut": "ends a simulated process; nothing may catch it",

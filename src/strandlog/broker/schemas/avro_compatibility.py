@@ -28,7 +28,11 @@ from collections.abc import Container, Iterable
 from itertools import islice
 from typing import Any
 
-from strandlog.config.limits.schemas import SCHEMA_MAX_COMPARISONS, SCHEMA_MAX_MESSAGES
+from strandlog.config.limits.schemas import (
+    SCHEMA_MAX_COMPARISONS,
+    SCHEMA_MAX_MESSAGES,
+    SCHEMA_MAX_NAMED_SYMBOLS,
+)
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"fixed", "enum", "record"})
@@ -40,7 +44,6 @@ PROMOTED = {  # reader's type → the writer's types that it can read
     "string": ("bytes",),
 }
 
-MAX_SYMBOLS = 20  # that a message names
 
 Messages = list[str]
 
@@ -174,7 +177,7 @@ class _Comparison:
         if default and default in known:
             return []
         unknown = (each for each in writer.symbols if each not in known)
-        missing = sorted(islice(unknown, MAX_SYMBOLS))
+        missing = sorted(islice(unknown, SCHEMA_MAX_NAMED_SYMBOLS))
         if not missing:
             return []
         more = "" if next(unknown, None) is None else " and more"

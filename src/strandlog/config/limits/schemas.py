@@ -100,6 +100,12 @@ SCHEMA_MAX_MESSAGES = fixed_limit(
     above="further ones are not listed",
     why="the first few are enough",
 )
+SCHEMA_MAX_NAMED_SYMBOLS = fixed_limit(
+    20,
+    "missing enum symbols named in the reason for an incompatible schema",
+    above="further ones are not named",
+    why="the first few are enough",
+)
 SCHEMA_MAX_DEPTH = fixed_limit(
     200,
     "levels of nesting in a schema",

@@ -87,7 +87,8 @@ class LogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Consume(self, request, context):
-        """Returns records from an offset, in batches. The server sends no faster than the client reads.
+        """Returns records from an offset, in batches, and ends at the end of the log unless `follow` is
+        set. The server sends no faster than the client reads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

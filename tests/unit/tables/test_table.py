@@ -561,6 +561,24 @@ def test_two_processes_that_create_an_iceberg_catalog_at_once_are_not_damage(
     assert table.load().row_count() == 0
 
 
+def test_two_processes_that_create_an_iceberg_namespace_at_once_are_not_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    table, other = (open_table(tmp_path / "numbers", "iceberg") for _ in range(2))
+    found = SqlCatalog.namespace_exists
+
+    def outdated(catalog: Any, namespace: Any) -> bool:
+        monkeypatch.setattr(SqlCatalog, "namespace_exists", found)
+        other.create(SCHEMA)
+        return False
+
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", outdated)
+    table.create(SCHEMA)
+    assert table.load().row_count() == 0
+
+
 # -- plain Parquet ---------------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ import sqlite3
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -194,7 +194,9 @@ class IcebergTable:
         if self.exists():
             return
         with _errors(self.folder):
-            self._catalog.create_namespace_if_not_exists(CATALOG)
+            # An IntegrityError means that another process has just created it.
+            with suppress(sql_errors.IntegrityError):
+                self._catalog.create_namespace_if_not_exists(CATALOG)
             try:
                 new = self._catalog.create_table_transaction(
                     self._identifier(),

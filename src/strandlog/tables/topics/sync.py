@@ -23,6 +23,7 @@ Control records and records of aborted transactions produce no rows, but the off
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import logging
 import uuid
@@ -150,11 +151,17 @@ class Sync:
         }
         if self._options.mode == UPSERT:
             properties[decisions.PARTITIONS] = str(len(topic.partitions))
-        self._table.create(
-            table_schema(self._columns, self._options.time_unit),
-            partition_by=partition_columns(self._options.time_unit),
-            properties=properties,
-        )
+        for conflicts in itertools.count(1):
+            try:
+                self._table.create(
+                    table_schema(self._columns, self._options.time_unit),
+                    partition_by=partition_columns(self._options.time_unit),
+                    properties=properties,
+                )
+            except TableConflictError as error:  # another process is creating it
+                self._conflict(conflicts, error)
+            else:
+                return
 
     def _fixed_options(self) -> dict[str, str]:
         """Return the options that must stay the same for the life of the table."""

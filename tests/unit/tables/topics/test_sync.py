@@ -158,6 +158,22 @@ def test_two_syncs_at_once_write_each_record_once(
     assert counts(table) == (20, 20)
 
 
+def test_a_sync_waits_while_another_one_creates_the_table(
+    log: strandlog.Log, data: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(log, 0, 10)
+    kind = type(table)
+    create = kind.create
+
+    def busy(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(kind, "create", create)
+        raise TableConflictError("another process is writing to the table")
+
+    monkeypatch.setattr(kind, "create", busy)
+    assert sync(table, data).rows == 10
+    assert counts(table) == (10, 10)
+
+
 def test_a_forced_replay_is_refused(log: strandlog.Log, data: Path, table: Table) -> None:
     produce(log, 0, 20)
     sync(table, data)

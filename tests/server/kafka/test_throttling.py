@@ -192,7 +192,7 @@ def test_a_fetch_asks_for_no_more_than_the_quota_of_a_window(
 def test_the_time_of_requests_is_limited_to_a_share_and_pauses_for_a_second_at_most(
     server: ServerThread, wire: Wire
 ) -> None:
-    set_quota(server, TIME_SHARE, 0.0001)
+    set_quota(server, TIME_SHARE, 0.000001)
     for version in (1, 3):
         with Wire(server.port) as client:
             assert ms(client.ask(18, version)) == 1000
@@ -304,7 +304,7 @@ def _with_throttle_time() -> Iterator[tuple[int, int]]:
 
 
 def test_every_response_that_has_a_throttle_time_reports_it(server: ServerThread) -> None:
-    set_quota(server, TIME_SHARE, 0.0001)
+    set_quota(server, TIME_SHARE, 0.000001)
     found = {}
     for key, version in _with_throttle_time():
         with Wire(server.port) as client:
@@ -363,7 +363,7 @@ def test_the_quota_of_a_user_applies_to_its_logins_whatever_their_client_ids(
                 pauses.append(ms(client.answer(0, 9)))
         assert 0 < pauses[0] < pauses[1]
         assert pauses[2] == 0
-        set_quota(server, TIME_SHARE, 0.0001)
+        set_quota(server, TIME_SHARE, 0.000001)
         with SaslWire(server.port) as client:
             assert ms(client.ask(18, 3)) == 0  # before the login, requests belong to no user
             assert client.log_in("bob", "secret").error_code == 0

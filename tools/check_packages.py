@@ -54,15 +54,10 @@ import sys, tempfile
 from strandlog.tables.table import open_table
 open_table(tempfile.mkdtemp() + "/table", {kind!r})
 """
-ARROW = """
-import strandlog, tempfile
-with strandlog.open(tempfile.mkdtemp() + "/data") as log:
-    log.create_topic("orders")
-    with log.producer() as producer:
-        producer.send("orders", b"one tea")
-    with log.consumer(["orders"]) as consumer:
-        assert consumer.poll_arrow().num_rows == 1
-"""
+ARROW = EMBED.replace(
+    '[record.value for record in consumer.poll()] == [b"one tea"]',
+    "consumer.poll_arrow().num_rows == 1",
+)
 SPARK = """
 import strandlog, tempfile
 from strandlog.spark import session

@@ -63,6 +63,21 @@ def test_an_open_partition_makes_the_change(change: str) -> None:
     CHANGES[change](PartitionFiles(disk, FOLDER))
 
 
+def deleted_and_created_again() -> tuple[SimulatedFiles, PartitionLog, PartitionLog]:
+    """A deleted partition, and a new one of the same name."""
+    disk = SimulatedFiles()
+    log_dir, log = new_log(disk, settings=small_settings())
+    for number in range(30):
+        log.append(batch(b"%d" % number + bytes(80)))
+    log.flush()
+    assert log.segments.sealed
+    log_dir.delete_partition(TP, 0)
+    create_partition(log_dir, TP, "another-id", small_settings())
+    new = log_dir.logs[TP]
+    new.append(batch(b"new"))  # the new segment has the name of the oldest one
+    return disk, log, new
+
+
 def _swap(log: PartitionLog) -> None:
     finish_swap(log.files, log.folder, log.segments.sealed, 0, log.context.remover, 0)
 
@@ -80,15 +95,7 @@ WRITERS: dict[str, Callable[[PartitionLog], object]] = {
 def test_writers_of_a_deleted_partition_do_not_change_a_new_one_of_the_same_name(
     writer: str,
 ) -> None:
-    disk = SimulatedFiles()
-    log_dir, log = new_log(disk, settings=small_settings())
-    for number in range(30):
-        log.append(batch(b"%d" % number + bytes(80)))
-    log.flush()
-    assert log.segments.sealed
-    log_dir.delete_partition(TP, 0)
-    create_partition(log_dir, TP, "another-id", small_settings())
-    log_dir.logs[TP].append(batch(b"new"))  # the new segment has the name of the oldest one
+    disk, log, _ = deleted_and_created_again()
     before = disk.contents()
     with pytest.raises(StorageError, match="is closed"):
         WRITERS[writer](log)
@@ -108,15 +115,7 @@ READERS: dict[str, Callable[[PartitionLog], object]] = {
 def test_readers_of_a_deleted_partition_do_not_read_a_new_one_of_the_same_name(
     reader: str,
 ) -> None:
-    disk = SimulatedFiles()
-    log_dir, log = new_log(disk, settings=small_settings())
-    for number in range(30):
-        log.append(batch(b"%d" % number + bytes(80)))
-    log.flush()
-    log_dir.delete_partition(TP, 0)
-    create_partition(log_dir, TP, "another-id", small_settings())
-    new = log_dir.logs[TP]
-    new.append(batch(b"new"))
+    disk, log, new = deleted_and_created_again()
     before = disk.contents()
     with pytest.raises(StorageError, match="is closed"):
         READERS[reader](log)

@@ -265,7 +265,7 @@ def test_views_of_topics_with_a_schema(
 def test_errors_of_the_source(topic: str, reader: Callable[..., Any]) -> None:
     cases = {
         f"the schema registry has no subject '{topic}-value'": {},
-        "set schemaSubject: several topics": {"subscribe": f"{topic},other"},
+        "set schemaSubject: the default requires one topic": {"subscribe": f"{topic},other"},
         "cannot reach": {"schemaRegistry": "http://127.0.0.1:1"},
         "expected http://HOST:PORT": {"schemaRegistry": "127.0.0.1:1"},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -70,11 +71,14 @@ CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [each.getsockname()[1] for each in sockets]
+    """Return free ports that the system does not give to clients: until Kafka binds its own, an
+    outgoing connection of another test could take a port of that range."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(10_000, 30_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found += [port] if port not in found else []
+    return found
 
 
 def _wait_until_it_serves(address: str) -> None:
